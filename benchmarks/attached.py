@@ -1,10 +1,11 @@
-"""The cost of `hookflow.attach`: a loop of one's own with the default hooks beside the same loop alone, and of `fire`.
+"""The cost of `hookflow.attach`: a loop of one's own with the default hooks beside the same loop
+alone, and of `fire`.
 
     python benchmarks/attached.py [ITERATIONS]
 
-The loop trains a GPT of two layers on random tokens, an iteration of a few milliseconds on one core. An iteration alone
-and one attached take turns, in CPU time, so that a busy machine slows both. A point that nothing is bound to is fired
-so often that its time shows.
+The loop trains a GPT of two layers on random tokens, an iteration of a few milliseconds on one
+core. An iteration alone and one attached take turns, in CPU time, so that a busy machine slows
+both. A point that nothing is bound to is fired so often that its time shows.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def loss_of(net: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def loops(iterations: int, folder: Path) -> dict[str, list[float]]:
-    """Return the microseconds of each iteration of the loop alone and attached; the two take turns."""
+    """Return the microseconds of each iteration of the loop alone and attached;
+    the two take turns.
+    """
     net, optimizer, tokens = make()
     other, other_optimizer, _ = make()
     took: dict[str, list[float]] = {"alone": [], "attached": []}
@@ -102,8 +105,9 @@ def fire(folder: Path) -> float:
 
 
 def measure(iterations: int) -> dict[str, float]:
-    """Return the medians of the loop alone and attached, how far the first and the last half of the loop alone lie
-    apart, as a share, and the microseconds of `fire`."""
+    """Return the medians of the loop alone and attached, how far the first and the last half of the
+    loop alone lie apart, as a share, and the microseconds of `fire`.
+    """
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         took = loops(iterations, Path(folder))
@@ -112,7 +116,12 @@ def measure(iterations: int) -> dict[str, float]:
     half = len(took["alone"]) // 2
     halves = statistics.median(took["alone"][:half]), statistics.median(took["alone"][half:])
     drift = abs(halves[1] - halves[0]) / by_hand
-    return {"alone": by_hand, "attached": statistics.median(took["attached"]), "drift": drift, "fire": fired}
+    return {
+        "alone": by_hand,
+        "attached": statistics.median(took["attached"]),
+        "drift": drift,
+        "fire": fired,
+    }
 
 
 def main() -> None:

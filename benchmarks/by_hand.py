@@ -1,4 +1,5 @@
-"""A training so small that what surrounds it shows, as a loop written by hand; and the feed that takes its time.
+"""A training so small that what surrounds it shows, as a loop written by hand; and the feed that
+takes its time.
 
 `by_hookflow.py` is the same training by the runner, with the same net and the same feed.
 """
@@ -29,9 +30,13 @@ class Feed:
     Measuring costs the same few nanoseconds in either loop. The end of an epoch is in no chunk.
     """
 
-    def __init__(self, length: int, chunk: int = CHUNK, clock: Callable[[], int] = time.process_time_ns) -> None:
+    def __init__(
+        self, length: int, chunk: int = CHUNK, clock: Callable[[], int] = time.process_time_ns
+    ) -> None:
         if length % chunk:
-            raise ValueError(f"an epoch of {length} iterations has no whole number of chunks of {chunk}")
+            raise ValueError(
+                f"an epoch of {length} iterations has no whole number of chunks of {chunk}"
+            )
         self.length, self.clock = length, clock
         generator = torch.Generator().manual_seed(0)
         inputs = torch.randn(16, EXAMPLES, FEATURES, generator=generator)
@@ -41,7 +46,8 @@ class Feed:
         self.epochs: list[list[tuple[int, int]]] = []
         """For each epoch the clock, in nanoseconds, before and after its chunks.
 
-        The last chunk has no end where the loop does not ask for a batch beyond it: then it is left out.
+        The last chunk has no end where the loop does not ask for a batch beyond it: then it is left
+        out.
         """
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -69,7 +75,9 @@ def train(feed: Feed) -> None:
 
 
 def microseconds(iterations: int) -> float:
-    """Return the microseconds of an iteration: the median of the chunks, without those of the warm-up."""
+    """Return the microseconds of an iteration: the median of the chunks,
+    without those of the warm-up.
+    """
     feed = Feed(WARM_UP + iterations)
     train(feed)
     return feed.microseconds(feed.epochs[0][WARM_UP // CHUNK :])

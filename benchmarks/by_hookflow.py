@@ -1,4 +1,6 @@
-"""The training of `by_hand.py` by the runner, with several sets of hooks; and the parts that its pipelines name."""
+"""The training of `by_hand.py` by the runner, with several sets of hooks;
+and the parts that its pipelines name.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,11 @@ class After:
 def _nothing(self: object, run: Any) -> None: ...
 
 
-Every = type("Every", (), {point.name: _nothing for point in DEFAULT_POINTS if point.kind in ("standard", "step")})
+Every = type(
+    "Every",
+    (),
+    {point.name: _nothing for point in DEFAULT_POINTS if point.kind in ("standard", "step")},
+)
 """A hook that does nothing at every point of the loop."""
 
 
@@ -101,7 +107,10 @@ def train(batches: Feed, hooks: str, epochs: int = 1) -> None:
 
 
 def carry_out(pipeline: str) -> None:
-    """Run a pipeline in this process, as `hookflow run` does in one of its own. Raises SystemExit when that fails."""
+    """Run a pipeline in this process, as `hookflow run` does in one of its own.
+
+    Raises SystemExit when that fails.
+    """
     loaded = parse(pipeline, HERE)
     with tempfile.TemporaryDirectory() as folder:
         run = new_run(loaded, compile_pipeline(loaded), Path(folder))

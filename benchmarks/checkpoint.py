@@ -1,9 +1,11 @@
-"""The cost of a checkpoint: how long the training waits for it, and how long a resume takes. Prints two tables.
+"""The cost of a checkpoint: how long the training waits for it, and how long a resume takes. Prints
+two tables.
 
     python benchmarks/checkpoint.py
 
-A net of ten million parameters with AdamW (so three times its size in tensors) on the CPU. The figures are medians;
-compare the multiples between machines. The first table is of one state in one process:
+A net of ten million parameters with AdamW (so three times its size in tensors) on the CPU. The
+figures are medians; compare the multiples between machines. The first table is of one state in one
+process:
 
     torch.save      PyTorch's own, into a file
     copy alone      a copy of its tensors into memory that is there
@@ -13,8 +15,8 @@ compare the multiples between machines. The first table is of one state in one p
     beside          those that follow, which are copied into the same memory
     read back       reading and checking it
 
-The second has the time from the start of a process to the end of its first iteration: of a fresh run, and of one that
-is resumed, beside a Python that imports torch and nothing else.
+The second has the time from the start of a process to the end of its first iteration: of a fresh
+run, and of one that is resumed, beside a Python that imports torch and nothing else.
 """
 
 from __future__ import annotations
@@ -89,7 +91,11 @@ def state() -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(8, WIDTH)).square().mean().backward()
     optimizer.step()
-    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "position": {"iter": 1}}
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "position": {"iter": 1},
+    }
 
 
 def timed(call: Callable[..., object], *arguments: Any) -> float:
@@ -103,7 +109,9 @@ def saves(folder: Path) -> dict[str, list[float]]:
     """Return the milliseconds of each way to save, "torch.save" first."""
     whole = state()
     tensors = [*whole["model"].values()]
-    tensors += [tensor for entry in whole["optimizer"]["state"].values() for tensor in entry.values()]
+    tensors += [
+        tensor for entry in whole["optimizer"]["state"].values() for tensor in entry.values()
+    ]
     memory = [tensor.clone() for tensor in tensors]
     store, copier = CheckpointStore(folder / "checkpoints"), HostCopier()
     spent: dict[str, list[float]] = defaultdict(list)
@@ -123,7 +131,9 @@ def saves(folder: Path) -> dict[str, list[float]]:
 
 
 def beside(store: CheckpointStore, copier: HostCopier, whole: dict[str, Any]) -> tuple[float, Path]:
-    """Save by another thread; return the milliseconds that this one takes for it, and the checkpoint."""
+    """Save by another thread; return the milliseconds that this one takes for it,
+    and the checkpoint.
+    """
     began = time.perf_counter()
     copied = copier.copy(whole)
     saving = PendingCheckpoint(copied, ["last"], FACTS, 0.0)
@@ -135,13 +145,17 @@ def beside(store: CheckpointStore, copier: HostCopier, whole: dict[str, Any]) ->
 
 
 def starts(folder: Path) -> dict[str, list[float]]:
-    """Return the milliseconds until the first iteration is done; of a Python that imports torch, until it ends."""
+    """Return the milliseconds until the first iteration is done;
+    of a Python that imports torch, until it ends.
+    """
     pipeline, mark = folder / "resumes.toml", folder / "mark"
     pipeline.write_text(PIPELINE.replace("MARK", str(mark)))
     spent: dict[str, list[float]] = defaultdict(list)
     commands = {"fresh": ["run", str(pipeline)], "resumed": ["run", "--resume"]}
     for _ in range(ROUNDS):
-        spent["import torch"].append(timed(subprocess.check_call, [sys.executable, "-c", "import torch"]))
+        spent["import torch"].append(
+            timed(subprocess.check_call, [sys.executable, "-c", "import torch"])
+        )
         for name, words in commands.items():
             began = time.time()
             command = [sys.executable, "-m", "hookflow", *words]
@@ -161,7 +175,10 @@ def show(spent: dict[str, list[float]]) -> None:
 
 def main() -> None:
     size = sum(parameter.numel() for parameter in net().parameters())
-    print(f"{size / 1e6:.1f} M parameters, medians of {ROUNDS} rounds, {torch.get_num_threads()} threads")
+    print(
+        f"{size / 1e6:.1f} M parameters, medians of {ROUNDS} rounds, {torch.get_num_threads()}"
+        " threads"
+    )
     with tempfile.TemporaryDirectory() as folder:
         show(saves(Path(folder)))
         show(starts(Path(folder)))

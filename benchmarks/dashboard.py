@@ -1,11 +1,13 @@
-"""The cost of the dashboard beside a training of 20 hooks at 1,000 iterations a second: a table in Markdown.
+"""The cost of the dashboard beside a training of 20 hooks at 1,000 iterations a second: a table in
+Markdown.
 
     make bench-dashboard              ARGS="--seconds 30 --megabytes 192 --rate 1000"
 
-A real training runs, and a real viewer (`hookflow watch`) in a pseudo-terminal of 120x40: while the training goes on,
-with other work on the machine, while it is paused, and after its end. Processor time is that of the viewer's process,
-in hundredths of a core. Then what the training has logged is repeated, with other times and iterations, until the log
-has as many megabytes; it is opened and sought in, as `watch` and `replay` do. How to read the figures:
+A real training runs, and a real viewer (`hookflow watch`) in a pseudo-terminal of 120x40: while the
+training goes on, with other work on the machine, while it is paused, and after its end. Processor
+time is that of the viewer's process, in hundredths of a core. Then what the training has logged is
+repeated, with other times and iterations, until the log has as many megabytes; it is opened and
+sought in, as `watch` and `replay` do. How to read the figures:
 `docs/explanation/benchmarks/dashboard.md`.
 """
 
@@ -64,7 +66,10 @@ args = {{ rate = RATE }}
 [hooks.log]
 use = "log"
 points = [{{ at = "after_train_iter", every = 10 }}]
-""" + "".join(f'[hooks.n{k}]\nuse = "{HERE}:nothing"\npoints = ["{POINTS[k % len(POINTS)]}"]\n' for k in range(19))
+""" + "".join(
+    f'[hooks.n{k}]\nuse = "{HERE}:nothing"\npoints = ["{POINTS[k % len(POINTS)]}"]\n'
+    for k in range(19)
+)
 
 
 def net() -> Any:
@@ -92,7 +97,8 @@ class Paced:
     def __iter__(self) -> Iterator[Any]:
         due = time.perf_counter()
         for _ in range(len(self)):
-            due = max(due + 1 / self.rate, time.perf_counter() - 0.1)  # what it lags behind it makes up for
+            # What it lags behind it makes up for.
+            due = max(due + 1 / self.rate, time.perf_counter() - 0.1)
             if (early := due - time.perf_counter()) > 0:
                 time.sleep(early)
             yield self.batch
@@ -145,7 +151,9 @@ class Viewer:
         began, cpu, painted = time.perf_counter(), self.process.cpu_times(), self.painted
         time.sleep(seconds)
         took, now = time.perf_counter() - began, self.process.cpu_times()
-        return 100 * (now.user + now.system - cpu.user - cpu.system) / took, (self.painted - painted) / took
+        return 100 * (now.user + now.system - cpu.user - cpu.system) / took, (
+            self.painted - painted
+        ) / took
 
     def close(self) -> None:
         self._child.kill()
@@ -226,17 +234,25 @@ def watched(run: RunDir, seconds: float) -> Iterator[Figure]:
 
 
 def repeat(run: RunDir, megabytes: float) -> None:
-    """Repeat what is between the first and the last record of a log, until it has so many megabytes."""
+    """Repeat what is between the first and the last record of a log,
+    until it has so many megabytes.
+    """
     first, *lines = run.events.read_bytes().splitlines()
     every: list[Any] = [*map(read_record, lines)]
     at = next(at for at, record in enumerate(every) if record["k"] == "end")
-    end, records = every[at], [record for record in every[:at] if record["k"] in ("frame", "scalars")]
+    end, records = (
+        every[at],
+        [record for record in every[:at] if record["k"] in ("frame", "scalars")],
+    )
     seconds, its = records[-1]["t"] - records[0]["t"], records[-1]["it"] - records[0]["it"]
     run.events.write_bytes(first + b"\n")
     log, size, times = LogAppender(run.events), 0, 0
     while size < megabytes * 1e6:
         more = {"t": times * seconds, "it": times * its, "elapsed": times * seconds}
-        shifted = [record | {key: record[key] + more[key] for key in more.keys() & record.keys()} for record in records]
+        shifted = [
+            record | {key: record[key] + more[key] for key in more.keys() & record.keys()}
+            for record in records
+        ]
         size += log.append(shifted)
         times += 1
     log.append([end | {"t": shifted[-1]["t"], "it": shifted[-1]["it"]}])
@@ -244,7 +260,9 @@ def repeat(run: RunDir, megabytes: float) -> None:
 
 
 def opened(run: RunDir) -> Iterator[Figure]:
-    """Yield how long it takes to open a long log, the first time and again, and to go to any moment of it."""
+    """Yield how long it takes to open a long log, the first time and again,
+    and to go to any moment of it.
+    """
     for which, most in (("first", None), ("again", 1.0)):
         began = time.perf_counter()
         LogFollower(run, kept=True).read_all()
@@ -259,16 +277,27 @@ def opened(run: RunDir) -> Iterator[Figure]:
             began = time.perf_counter()
             recording.seek(moment)
             seeks.append(time.perf_counter() - began)
-        yield f"seek, {which}, the slowest of {len(seeks)}", max(seeks), "s", 0.1 if which == "again" else most
+        yield (
+            f"seek, {which}, the slowest of {len(seeks)}",
+            max(seeks),
+            "s",
+            0.1 if which == "again" else most,
+        )
     with viewing(run) as viewer:
         yield "from the command to the whole screen", viewer.wait_for(b"STOPPED"), "s", None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of the viewer (30)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="of each measurement of the viewer (30)"
+    )
     parser.add_argument("--megabytes", type=float, default=192.0, help="of the long log (192)")
-    parser.add_argument("--rate", type=float, default=1000.0, help="iterations a second of the training (1000)")
+    parser.add_argument(
+        "--rate", type=float, default=1000.0, help="iterations a second of the training (1000)"
+    )
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
     print("| | figure | at most |\n| --- | --- | --- |", flush=True)
@@ -286,7 +315,10 @@ def main() -> None:
 
 def show(figures: Iterator[Figure]) -> None:
     for name, figure, unit, most in figures:
-        print(f"| {name} | {figure:.3g} {unit} | {'' if most is None else f'{most:g} {unit}'} |", flush=True)
+        print(
+            f"| {name} | {figure:.3g} {unit} | {'' if most is None else f'{most:g} {unit}'} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""A training whose data sets are fetched an example at a time: by hand with PyTorch's `DataLoader`, and by hookflow.
+"""A training whose data sets are fetched an example at a time: by hand with PyTorch's `DataLoader`,
+and by hookflow.
 
-`python benchmarks/overhead.py --rows data` measures each of `SETTINGS`. The net looks at the clock, so that measuring
-costs both loops the same.
+`python benchmarks/overhead.py --rows data` measures each of `SETTINGS`. The net looks at the clock,
+so that measuring costs both loops the same.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Example = tuple[Tensor, int]
 
 
 class Net(nn.Linear):
-    """A linear layer that looks at the clock at each `CHUNK`-th call, in training or in validation."""
+    """A linear layer that looks at the clock at each `CHUNK`-th call,
+    in training or in validation.
+    """
 
     ticks: list[int]
     clock: Callable[[], int] = time.process_time_ns
@@ -115,7 +118,10 @@ SETTINGS = {
 def by_hand(setting: Setting) -> float:
     """Train an epoch, or validate one, in a loop by hand; return the microseconds of a batch."""
     setting.begin()
-    model, data = Net(setting.features), setting.data(setting.length, setting.features, setting.wait)
+    model, data = (
+        Net(setting.features),
+        setting.data(setting.length, setting.features, setting.wait),
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     shuffle = setting.data is Examples and not setting.validation
     loader = DataLoader(data, batch_size=BATCH, shuffle=shuffle, num_workers=setting.workers)

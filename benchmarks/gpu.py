@@ -1,13 +1,15 @@
 """Training on a GPU: each precision, compiled, fed in several ways, beside loops written by hand.
 
     python benchmarks/gpu.py              # on CUDA; exits with 2 where there is none
-    python benchmarks/gpu.py cpu          # the same at a tiny size, to see that it works; its figures mean nothing
+    python benchmarks/gpu.py cpu          # the same at a tiny size, to see that it works; its
+    figures mean nothing
 
-Trains a small convolutional net on images of noise by the runner and by a plain loop, alternating. Prints three tables
-in Markdown. The first has the iterations a second of each training with the lowest and the highest of its rounds, and
-the ratio to the first line. Its last columns are the waits of the training thread for the device in a steady iteration,
-and the most memory of tensors on the device. The second has the calls of CUDA and of PyTorch's operators in an
-iteration. The third has the time that the training waits while a large state is copied. Compare the ratios.
+Trains a small convolutional net on images of noise by the runner and by a plain loop, alternating.
+Prints three tables in Markdown. The first has the iterations a second of each training with the
+lowest and the highest of its rounds, and the ratio to the first line. Its last columns are the
+waits of the training thread for the device in a steady iteration, and the most memory of tensors on
+the device. The second has the calls of CUDA and of PyTorch's operators in an iteration. The third
+has the time that the training waits while a large state is copied. Compare the ratios.
 """
 
 from __future__ import annotations
@@ -102,7 +104,9 @@ FETCHED = ("data.train.loader.on_device=false", "data.train.loader.workers=4")
 
 
 class ByHand(NamedTuple):
-    """A training by a plain loop; without bf16 as PyTorch does by default, whose convolutions use TF32."""
+    """A training by a plain loop; without bf16 as PyTorch does by default,
+    whose convolutions use TF32.
+    """
 
     precision: str = "bf16"
     compiled: bool = False
@@ -142,7 +146,12 @@ CALLS = {
     "copies and fills": ("cudaMemcpyAsync", "cudaMemsetAsync"),
     "events recorded": ("cudaEventRecord",),
     "events queried": ("cudaEventQuery",),
-    "waits": ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy\0"),
+    "waits": (
+        "cudaStreamSynchronize",
+        "cudaDeviceSynchronize",
+        "cudaEventSynchronize",
+        "cudaMemcpy\0",
+    ),
     "memory taken": ("cudaMalloc", "cudaHostAlloc"),
 }
 """Beginnings of the names of calls in a profile."""
@@ -151,10 +160,13 @@ CALLS = {
 class Measure:
     """The figures of a training, given to `log` by name: `iterated` is called after each iteration.
 
-    The rate is that of the second half but its end, where the waits, and then the calls, are counted.
+    The rate is that of the second half but its end, where the waits, and then the calls, are
+    counted.
     """
 
-    def __init__(self, device: torch.device, iterations: int, log: Callable[[str, float], None]) -> None:
+    def __init__(
+        self, device: torch.device, iterations: int, log: Callable[[str, float], None]
+    ) -> None:
         self._device, self._iterations, self._log = device, iterations, log
         self._half, self._rest = iterations // 2, max(iterations // 32, 1)
         self._last = ExitStack()
@@ -176,7 +188,10 @@ class Measure:
             self._last.close()
             names = Counter(event.name + "\0" for event in self._profile.events() or ())
             for group, beginnings in CALLS.items():
-                self._log(group, sum(names[name] for name in names if name.startswith(beginnings)) / self._rest)
+                self._log(
+                    group,
+                    sum(names[name] for name in names if name.startswith(beginnings)) / self._rest,
+                )
 
 
 class Clock:
@@ -191,7 +206,9 @@ class Clock:
 
 @contextmanager
 def noted_waits() -> Iterator[list[str]]:
-    """Yield a list of what PyTorch says of each wait of this thread for CUDA, which grows meanwhile."""
+    """Yield a list of what PyTorch says of each wait of this thread for CUDA,
+    which grows meanwhile.
+    """
     waits: list[str] = []
     trainer = threading.current_thread()
 
@@ -218,7 +235,9 @@ class OneRank:
         backend = "nccl" if run.device.type == "cuda" else "gloo"
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        DDPStrategy(DistributedSection()).parallelize(run.model, [run.model], run.device, lambda key: Where("gpu.py"))
+        DDPStrategy(DistributedSection()).parallelize(
+            run.model, [run.model], run.device, lambda key: Where("gpu.py")
+        )
 
     def after_run(self) -> None:
         dist.destroy_process_group()
@@ -233,14 +252,18 @@ Figures = dict[str, float]
 """Figures of `Measure` by name, and "peak": the MiB of tensors on the device at the most."""
 
 
-def measured(variant: tuple[str, ...] | ByHand, device: torch.device, size: Size, folder: Path) -> Figures:
+def measured(
+    variant: tuple[str, ...] | ByHand, device: torch.device, size: Size, folder: Path
+) -> Figures:
     """Train once, from a clean memory of the device."""
     gc.collect()  # a run is a circle of objects
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     figures = (
-        by_hand(variant, device, size) if isinstance(variant, ByHand) else by_runner(variant, device, size, folder)
+        by_hand(variant, device, size)
+        if isinstance(variant, ByHand)
+        else by_runner(variant, device, size, folder)
     )
     if device.type == "cuda":
         figures["peak"] = torch.cuda.max_memory_allocated() / MIB
@@ -257,7 +280,12 @@ def by_runner(overrides: Sequence[str], device: torch.device, size: Size, folder
     if train(run_dir):
         return {"rate": math.nan}  # why is printed
     records: list[Any] = TailReader(run_dir.events).read_all()
-    return {name: each[-1] for record in records if record["k"] == "scalars" for name, _, each in iter_series(record)}
+    return {
+        name: each[-1]
+        for record in records
+        if record["k"] == "scalars"
+        for name, _, each in iter_series(record)
+    }
 
 
 def by_hand(variant: ByHand, device: torch.device, size: Size) -> Figures:
@@ -284,7 +312,9 @@ def by_hand(variant: ByHand, device: torch.device, size: Size) -> Figures:
 
 
 def fed(variant: ByHand, device: torch.device, size: Size) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield shuffled batches without end: rows of a dataset on the device, or those of PyTorch's loader."""
+    """Yield shuffled batches without end: rows of a dataset on the device,
+    or those of PyTorch's loader.
+    """
     dataset = noise(size.examples)
     if variant.workers:
         loaded = DataLoader(
@@ -308,7 +338,9 @@ def fed(variant: ByHand, device: torch.device, size: Size) -> Iterator[tuple[Ten
 
 
 def copies(device: torch.device, width: int) -> Iterator[tuple[str, float, float]]:
-    """Yield names of copies of a network of 24 layers with its momentum, the ms that each takes, and its GB."""
+    """Yield names of copies of a network of 24 layers with its momentum,
+    the ms that each takes, and its GB.
+    """
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(24))).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.randn(8, width, device=device)).sum().backward()
@@ -322,7 +354,9 @@ def copies(device: torch.device, width: int) -> Iterator[tuple[str, float, float
         _ms(lambda: copier.give_back(copier.copy(state)), device),
         2 * gigabytes,
     )
-    pageable = {name: torch.empty_like(tensor, device="cpu") for name, tensor in model.state_dict().items()}
+    pageable = {
+        name: torch.empty_like(tensor, device="cpu") for name, tensor in model.state_dict().items()
+    }
 
     def plain() -> None:
         for name, tensor in model.state_dict().items():
@@ -353,7 +387,10 @@ def _ms(call: Callable[[], object], device: torch.device) -> float:
 def main() -> None:
     device = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
-        print("there is no CUDA here: nothing can be measured (`cpu` shows that it works)", file=sys.stderr)
+        print(
+            "there is no CUDA here: nothing can be measured (`cpu` shows that it works)",
+            file=sys.stderr,
+        )
         sys.exit(2)
     size = SIZES[device.type]
     results: dict[str, list[Figures]] = {name: [] for name in VARIANTS}
@@ -361,17 +398,32 @@ def main() -> None:
         for _ in range(size.rounds):
             for name, variant in VARIANTS.items():
                 results[name].append(measured(variant, device, size, Path(folder)))
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    print(f"{where}, torch {torch.__version__}; batches of {size.batch_size}, medians of {size.rounds} rounds\n")
+    where = (
+        torch.cuda.get_device_name()
+        if device.type == "cuda"
+        else f"{torch.get_num_threads()} CPU threads"
+    )
+    print(
+        f"{where}, torch {torch.__version__}; batches of {size.batch_size}, medians of"
+        f" {size.rounds} rounds\n"
+    )
     print_rates(results)
-    print_calls({name: results[name][-1] for name in ("bf16, on the device", 'bf16, on_nan = "ignore"', "by hand")})
+    print_calls(
+        {
+            name: results[name][-1]
+            for name in ("bf16, on the device", 'bf16, on_nan = "ignore"', "by hand")
+        }
+    )
     print("\n| copied | GB | ms | GB/s |\n| --- | ---: | ---: | ---: |")
     for name, ms, gigabytes in copies(device, 2048 if device.type == "cuda" else 256):
         print(f"| {name} | {gigabytes:.2f} | {ms:.1f} | {gigabytes / ms * 1e3:.1f} |")
 
 
 def print_rates(results: Mapping[str, Sequence[Figures]]) -> None:
-    print("| training | iterations/s | its rounds | of the first | waits in an iteration | MiB at the most |")
+    print(
+        "| training | iterations/s | its rounds | of the first | waits in an iteration | MiB at the"
+        " most |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     first = 0.0
     for name, each in results.items():
@@ -386,7 +438,8 @@ def print_rates(results: Mapping[str, Sequence[Figures]]) -> None:
 def print_calls(columns: Mapping[str, Figures]) -> None:
     print(f"\n| calls in an iteration | {' | '.join(columns)} |\n| --- |{' ---: |' * len(columns)}")
     for group in CALLS:
-        print(f"| {group} | {' | '.join(f'{figures.get(group, math.nan):.1f}' for figures in columns.values())} |")
+        cells = [f"{figures.get(group, math.nan):.1f}" for figures in columns.values()]
+        print(f"| {group} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""The cost of compiling a plan, from ten hooks to ten thousand: time, memory, and how the time grows.
+"""The cost of compiling a plan, from ten hooks to ten thousand: time, memory, and how the time
+grows.
 
     python benchmarks/graph_scale.py
 
-Each hook has ten edges, so the largest plan has 100,000. Two shapes: every hook at one point, which is the hardest;
-every hook at three points of 29, reading a slot and writing one, of as many slots as there are hooks. "over n log n" is
-the time over that, with the row of a hundred hooks as one: where it does not grow, neither does the cost beyond
-n log n. "from TOML" is the same plan from the text of a file: reading it, checking it, the place of every key, each
-hook looked up. Each row is measured in a process of its own, the best of three.
+Each hook has ten edges, so the largest plan has 100,000. Two shapes: every hook at one point, which
+is the hardest; every hook at three points of 29, reading a slot and writing one, of as many slots
+as there are hooks. "over n log n" is the time over that, with the row of a hundred hooks as one:
+where it does not grow, neither does the cost beyond n log n. "from TOML" is the same plan from the
+text of a file: reading it, checking it, the place of every key, each hook looked up. Each row is
+measured in a process of its own, the best of three.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ ROUNDS = 3
 def main() -> None:
     for shape in ("one point", "spread, with slots"):
         print(
-            f"\n{shape}\n"
-            f"{'hooks':>7} {'edges':>10} {'compile':>10} {'memory':>9} {'over n log n':>13} {'from TOML':>10}"
+            f"\n{shape}\n{'hooks':>7} {'edges':>10} {'compile':>10} {'memory':>9}"
+            f" {'over n log n':>13} {'from TOML':>10}"
         )
         rows = [_in_a_process(shape, size) for size in SIZES]
         unit = next(row["seconds"] / _work(row["hooks"]) for row in rows if row["hooks"] == 100)
@@ -42,8 +44,8 @@ def main() -> None:
             grown = row["seconds"] / _work(row["hooks"]) / unit
             toml = f"{row['toml']:>8.2f} s" if row["toml"] else ""
             print(
-                f"{row['hooks']:>7,} {row['edges']:>10,} {row['seconds'] * 1e3:>7.1f} ms {row['megabytes']:>6.0f} MB "
-                f"{grown:>13.2f} {toml:>10} {'█' * round(10 * grown)}"
+                f"{row['hooks']:>7,} {row['edges']:>10,} {row['seconds'] * 1e3:>7.1f} ms"
+                f" {row['megabytes']:>6.0f} MB {grown:>13.2f} {toml:>10} {'█' * round(10 * grown)}"
             )
 
 
@@ -52,7 +54,9 @@ def _work(hooks: float) -> float:
 
 
 def _in_a_process(shape: str, size: int) -> dict[str, float]:
-    row: dict[str, float] = json.loads(subprocess.check_output([sys.executable, __file__, shape, str(size)]))
+    row: dict[str, float] = json.loads(
+        subprocess.check_output([sys.executable, __file__, shape, str(size)])
+    )
     return row
 
 
@@ -82,8 +86,13 @@ def declared(shape: str, size: int) -> Iterator[Node]:
         if shape == "spread, with slots":
             slots = (f"s{lots.randrange(size)}",), (f"s{lots.randrange(size)}",)
         name, phase = f"h{k}", lots.choice(PHASES)
-        bound = tuple(DeclaredBinding(name, point, point, "whole", (), Trigger(), phase, *slots) for point in here)
-        wishes = tuple(EdgeSpec(f"h{other}", False, "file", Where("scale.toml", k + 1)) for other in after)
+        bound = tuple(
+            DeclaredBinding(name, point, point, "whole", (), Trigger(), phase, *slots)
+            for point in here
+        )
+        wishes = tuple(
+            EdgeSpec(f"h{other}", False, "file", Where("scale.toml", k + 1)) for other in after
+        )
         hook = PlannedHook(name, "builtins:print", {}, phase, "", f"scale.toml:{k + 1}", "raise")
         yield Node(hook, Where("scale.toml", k + 1), bound, wishes)
 
@@ -101,9 +110,16 @@ def _from_toml(nodes: list[Node]) -> float:
     for node in nodes:
         after = ", ".join(f'"{wish.hook}"' for wish in node.after)
         points = ", ".join(f'"{bound.point}"' for bound in node.bound)
-        text += f'[hooks.{node.hook.name}]\nuse = "builtins:print"\npoints = [{points}]\nafter = [{after}]\n'
+        text += (
+            f'[hooks.{node.hook.name}]\nuse = "builtins:print"\npoints = [{points}]\nafter ='
+            f" [{after}]\n"
+        )
         bound = node.bound[0]
-        text += f"reads = {[*bound.reads]}\nwrites = {[*bound.writes]}\n" if bound.reads or bound.writes else ""
+        text += (
+            f"reads = {[*bound.reads]}\nwrites = {[*bound.writes]}\n"
+            if bound.reads or bound.writes
+            else ""
+        )
     began = time.perf_counter()
     compile_pipeline(parse(text, Path("scale.toml")))
     return time.perf_counter() - began

@@ -2,15 +2,17 @@
 
     python benchmarks/offload.py [--pairs 40] [--rounds 2]
 
-Steps of some 10 ms on one thread; every 10 iterations hooks take 20, 50 and 100 ms. They wait, as for a disk or a
-service; or they compute for a fifth of that, since three that compute all of it would need two processors of their own.
-In torch they leave Python to others meanwhile, as statistics of activations and image grids do; in Python they hold its
-lock, unless they have processes. The floor is the same computation in processes that get nothing of the training, and
-are as nice as those of hooks.
+Steps of some 10 ms on one thread; every 10 iterations hooks take 20, 50 and 100 ms. They wait, as
+for a disk or a service; or they compute for a fifth of that, since three that compute all of it
+would need two processors of their own. In torch they leave Python to others meanwhile, as
+statistics of activations and image grids do; in Python they hold its lock, unless they have
+processes. The floor is the same computation in processes that get nothing of the training, and are
+as nice as those of hooks.
 
-The hooks fire in every second block of 60 iterations of one training. A block with hooks is compared with the mean of
-the two beside it, so that a machine whose speed changes from minute to minute changes both. Of each block the first
-third does not count: firings of the block before may still run then.
+The hooks fire in every second block of 60 iterations of one training. A block with hooks is
+compared with the mean of the two beside it, so that a machine whose speed changes from minute to
+minute changes both. Of each block the first third does not count: firings of the block before may
+still run then.
 """
 
 from __future__ import annotations
@@ -51,7 +53,10 @@ use = "{HERE}:batches"
 use = "{HERE}:Clock"
 """
 WHEN = f'every = {EVERY}, when = "iter % {2 * BLOCK} >= {BLOCK}"'
-HOOK = 'hooks.h{ms} = {{ use = "{here}:Takes", args = {{ ms = {ms}, work = "{work}" }}, offload = {offload}, {when} }}'
+HOOK = (
+    'hooks.h{ms} = {{ use = "{here}:Takes", args = {{ ms = {ms}, work = "{work}" }}, offload ='
+    " {offload}, {when} }}"
+)
 OTHERS = """
 hooks.others.use = "{here}:Elsewhere"
 hooks.others.args.work = "{work}"
@@ -60,12 +65,16 @@ hooks.others.points = ["before_train", {{ at = "after_train_iter", {when} }}, "a
 
 
 def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    return nn.Sequential(
+        nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+    )
 
 
 def batches() -> list[Any]:
     generator = torch.Generator().manual_seed(0)
-    return [(torch.randn(64, 1024, generator=generator), torch.randint(10, (64,), generator=generator))] * 20
+    return [
+        (torch.randn(64, 1024, generator=generator), torch.randint(10, (64,), generator=generator))
+    ] * 20
 
 
 def compute(seconds: float, work: str, weight: torch.Tensor) -> None:
@@ -102,7 +111,10 @@ class Elsewhere:
 
     def before_train(self, run: Any) -> None:
         command = [sys.executable, str(HERE), "--elsewhere", self.work]
-        self.others = [subprocess.Popen([*command, str(ms)], stdin=subprocess.PIPE, bufsize=0) for ms in MILLISECONDS]
+        self.others = [
+            subprocess.Popen([*command, str(ms)], stdin=subprocess.PIPE, bufsize=0)
+            for ms in MILLISECONDS
+        ]
 
     def after_train_iter(self, run: Any) -> None:
         for other in self.others:
@@ -162,7 +174,9 @@ def middle(values: list[float]) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--elsewhere", nargs=2, help=argparse.SUPPRESS)
@@ -172,7 +186,10 @@ def main() -> None:
         return
 
     def hooks(work: str, offload: str) -> str:
-        return "\n".join(HOOK.format(ms=ms, here=HERE, work=work, offload=offload, when=WHEN) for ms in MILLISECONDS)
+        return "\n".join(
+            HOOK.format(ms=ms, here=HERE, work=work, offload=offload, when=WHEN)
+            for ms in MILLISECONDS
+        )
 
     rows = {
         "wait, in the training thread": hooks("waits", "false"),
@@ -182,7 +199,9 @@ def main() -> None:
         rows[f"compute in {called}, in the training thread"] = hooks(work, "false")
         rows[f"compute in {called}, in threads"] = hooks(work, "true")
         rows[f"compute in {called}, in processes"] = hooks(work, '"process"')
-        rows[f"compute in {called}, in processes without data"] = OTHERS.format(here=HERE, work=work, when=WHEN)
+        rows[f"compute in {called}, in processes without data"] = OTHERS.format(
+            here=HERE, work=work, when=WHEN
+        )
     without: dict[str, list[float]] = {name: [] for name in rows}
     shares: dict[str, list[float]] = {name: [] for name in rows}
     with tempfile.TemporaryDirectory() as folder:
@@ -191,11 +210,16 @@ def main() -> None:
                 blocks = blocks_of(Path(folder), text, options.pairs)
                 without[name] += blocks[::2]
                 beside = map(statistics.mean, zip(blocks[::2], blocks[2::2], strict=False))
-                shares[name] += [100 * (ms / other - 1) for ms, other in zip(blocks[1::2], beside, strict=True)]
+                shares[name] += [
+                    100 * (ms / other - 1) for ms, other in zip(blocks[1::2], beside, strict=True)
+                ]
     print("| hooks that | ms an iteration without | with them | 95 % |\n| --- | --- | --- | --- |")
     for name, each in shares.items():
         median, low, high = middle(each)
-        print(f"| {name} | {statistics.median(without[name]):.2f} | {median:+.1f} % | {low:+.1f} to {high:+.1f} % |")
+        print(
+            f"| {name} | {statistics.median(without[name]):.2f} | {median:+.1f} % | {low:+.1f} to"
+            f" {high:+.1f} % |"
+        )
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
     python benchmarks/ranks.py [ROUNDS]
 
-Two sizes of work, with the data on the device, by gloo on the CPU, one thread a rank: a net so small that an iteration
-is nothing but what surrounds it, and one whose step takes about 5 ms. A batch has 64 examples, shared out among the
-ranks. By hand is `torchrun` with a plain loop around DistributedDataParallel. The trainings take turns. Each figure is
-that of the fastest window of iterations; a window is longer than the time between two exchanges of the ranks.
-"to one" is the rate over that of one rank of the same kind, "to DDP" over that of as many ranks by hand: 1 is as fast.
-"cpu" is the processor time of an iteration on rank 0, all its threads together, in the median window: it tells more
-where other work keeps the cores busy. More ranks than cores cannot be faster.
+Two sizes of work, with the data on the device, by gloo on the CPU, one thread a rank: a net so
+small that an iteration is nothing but what surrounds it, and one whose step takes about 5 ms. A
+batch has 64 examples, shared out among the ranks. By hand is `torchrun` with a plain loop around
+DistributedDataParallel. The trainings take turns. Each figure is that of the fastest window of
+iterations; a window is longer than the time between two exchanges of the ranks. "to one" is the
+rate over that of one rank of the same kind, "to DDP" over that of as many ranks by hand: 1 is as
+fast. "cpu" is the processor time of an iteration on rank 0, all its threads together, in the median
+window: it tells more where other work keeps the cores busy. More ranks than cores cannot be faster.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class Noise(Dataset[Any]):
 
 
 class Clock:
-    """Times windows of iterations after the warm-up, and writes down the fastest, and the median of the processor."""
+    """Times windows of iterations after the warm-up, and writes down the fastest,
+    and the median of the processor.
+    """
 
     def __init__(self, work: str, file: str) -> None:
         self.window, self.file = WINDOW[work], Path(file)
@@ -103,7 +106,9 @@ class Clock:
 
     def after_train(self) -> None:
         fastest = min(window.wall for window in self.windows)
-        self.file.write_text(f"{fastest} {statistics.median(window.cpu for window in self.windows)}")
+        self.file.write_text(
+            f"{fastest} {statistics.median(window.cpu for window in self.windows)}"
+        )
 
     def tick(self, done: int) -> None:
         """Take note that so many iterations are done."""
@@ -116,7 +121,9 @@ class Clock:
 
 
 def by_hand(work: str, file: str) -> None:
-    """Train as one of the ranks that torchrun has started; the first writes the seconds of an iteration."""
+    """Train as one of the ranks that torchrun has started;
+    the first writes the seconds of an iteration.
+    """
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -149,7 +156,12 @@ def measured(kind: str, work: str, world: int, folder: Path) -> Rate:
         command = ["hookflow", "run", str(pipeline), f"--nproc={world}", "--ui=none"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
@@ -159,7 +171,10 @@ def measured(kind: str, work: str, world: int, folder: Path) -> Rate:
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     print(f"iterations a second, batches of {BATCH}, one thread a rank, {os.cpu_count()} cores\n")
-    print(f"{'work':<6}{'ranks':>5}  {'':<9}{'it/s':>8}{'examples/s':>12}{'to one':>8}{'to DDP':>8}{'cpu':>10}")
+    print(
+        f"{'work':<6}{'ranks':>5} "
+        f" {'':<9}{'it/s':>8}{'examples/s':>12}{'to one':>8}{'to DDP':>8}{'cpu':>10}"
+    )
     for work in WINDOW:
         rates: dict[tuple[str, int], list[Rate]] = defaultdict(list)
         for _, world, kind in product(range(rounds), WORLDS, ("by hand", "hookflow")):
@@ -169,7 +184,10 @@ def main() -> None:
         for (kind, world), (wall, cpu) in best.items():
             to_one, to_ddp = best[kind, 1].wall / wall, best["by hand", world].wall / wall
             rate = f"{1 / wall:>8.1f}{BATCH / wall:>12.0f}"
-            print(f"{work:<6}{world:>5}  {kind:<9}{rate}{to_one:>8.2f}{to_ddp:>8.2f}{cpu * 1e6:>7.0f} us")
+            print(
+                f"{work:<6}{world:>5} "
+                f" {kind:<9}{rate}{to_one:>8.2f}{to_ddp:>8.2f}{cpu * 1e6:>7.0f} us"
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Ratios of hookflow's time to that of a loop by hand: their spread, the file that keeps them, and what has moved."""
+"""Ratios of hookflow's time to that of a loop by hand: their spread, the file that keeps them,
+and what has moved.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,14 @@ class Ratio:
     @classmethod
     def of(cls, sandwiches: list[Sandwich]) -> Ratio:
         ratios = [sandwich.ratio for sandwich in sandwiches]
-        return cls(*(round(figure, 4) for figure in (statistics.median(ratios), min(ratios), max(ratios))))
+        return cls(
+            *(round(figure, 4) for figure in (statistics.median(ratios), min(ratios), max(ratios)))
+        )
 
     def noise(self, other: Ratio) -> float:
-        """Return by how much two of them may differ and yet be the same: half the spread of each, added."""
+        """Return by how much two of them may differ and yet be the same:
+        half the spread of each, added.
+        """
         return max(LEAST_NOISE, (self.high - self.low + other.high - other.low) / 2)
 
 
@@ -71,12 +77,16 @@ def write(rows: dict[str, Ratio], file: Path) -> None:
     here = machine()
     before = read(file) if file.exists() else (here, {})
     kept = before[1] if before[0] == here else {}
-    whole: dict[str, Any] = {"machine": here, "rows": {name: asdict(row) for name, row in (kept | rows).items()}}
+    whole: dict[str, Any] = {
+        "machine": here,
+        "rows": {name: asdict(row) for name, row in (kept | rows).items()},
+    }
     file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
 def moved(now: dict[str, Ratio], then: dict[str, Ratio]) -> Iterator[tuple[str, float, float]]:
-    """Yield each row whose ratio has moved by more than the noise: its name, by how much, and the noise.
+    """Yield each row whose ratio has moved by more than the noise: its name, by how much, and the
+    noise.
 
     Above zero is slower. Rows that only one of the two has are left out.
     """

@@ -1,10 +1,11 @@
-"""Reruns of random iterations of a long run: every logged number is equal, and what they take beside the recording.
+"""Reruns of random iterations of a long run: every logged number is equal, and what they take
+beside the recording.
 
     python benchmarks/rerun.py [--reruns 20] [--iters 2000]
 
-The run accumulates two batches, averages its weights, and reads a stream by two workers; every 250 iterations it saves.
-Each rerun goes from the checkpoint before to ten iterations from a random one on. Both times are the median of an
-iteration, from the log.
+The run accumulates two batches, averages its weights, and reads a stream by two workers; every 250
+iterations it saves. Each rerun goes from the checkpoint before to ten iterations from a random one
+on. Both times are the median of an iteration, from the log.
 """
 
 from __future__ import annotations
@@ -72,9 +73,13 @@ class Stream(IterableDataset[Any]):
 def net() -> torch.nn.Module:
     wide = 512
     return torch.nn.Sequential(
-        torch.nn.Linear(256, wide), torch.nn.Dropout(), torch.nn.GELU(), torch.nn.Linear(wide, wide), torch.nn.GELU(),
+        torch.nn.Linear(256, wide),
+        torch.nn.Dropout(),
+        torch.nn.GELU(),
+        torch.nn.Linear(wide, wide),
+        torch.nn.GELU(),
         torch.nn.Linear(wide, 10),
-    )  # fmt: skip
+    )
 
 
 def spike(run: Any, batch: Any, at: int) -> None:
@@ -84,7 +89,9 @@ def spike(run: Any, batch: Any, at: int) -> None:
 
 
 def hookflow(*arguments: str, cwd: Path) -> str:
-    done = subprocess.run([sys.executable, "-m", "hookflow", *arguments], cwd=cwd, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hookflow", *arguments], cwd=cwd, capture_output=True, text=True
+    )
     if done.returncode:
         raise SystemExit(f"hookflow {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -92,12 +99,22 @@ def hookflow(*arguments: str, cwd: Path) -> str:
 
 def milliseconds(events: Path, after: int) -> list[float]:
     """Return the mean time of an iteration in each frame behind iteration `after`."""
-    frames = [json.loads(line) for line in events.read_text().splitlines() if '"k":"frame"' in line.replace(" ", "")]
-    return [each["iters"][1] / each["iters"][0] / 1e6 for each in frames if each["it"] > after and each["iters"][0] > 9]
+    frames = [
+        json.loads(line)
+        for line in events.read_text().splitlines()
+        if '"k":"frame"' in line.replace(" ", "")
+    ]
+    return [
+        each["iters"][1] / each["iters"][0] / 1e6
+        for each in frames
+        if each["it"] > after and each["iters"][0] > 9
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--reruns", type=int, default=20)
     parser.add_argument("--iters", type=int, default=2000)
     options = parser.parse_args()
@@ -105,7 +122,9 @@ def main() -> None:
         folder = Path(name)
         chosen = random.Random(0)
         jumps = chosen.randrange(2, options.iters - 10)
-        (folder / "p.toml").write_text(PIPELINE.replace("ITERS", str(options.iters)).replace("SPIKE", str(jumps)))
+        (folder / "p.toml").write_text(
+            PIPELINE.replace("ITERS", str(options.iters)).replace("SPIKE", str(jumps))
+        )
         hookflow("run", "p.toml", "--ui", "none", cwd=folder)
         (events,) = folder.glob("runs/rerun/*/events.jsonl")
         recorded = statistics.median(milliseconds(events, 100))
@@ -121,11 +140,20 @@ def main() -> None:
                 raise SystemExit(f"iteration {at}: {result['unlike'][0]} differs")
             if watched:
                 first, then = (result["more"]["grad_norm/total"][str(at + k)] for k in (0, 1))
-                print(f"the spike, iteration {at}: its gradients have a norm of {first:.1f}, the next ones {then:.1f}")
+                print(
+                    f"the spike, iteration {at}: its gradients have a norm of {first:.1f}, the next"
+                    f" ones {then:.1f}"
+                )
             times += milliseconds(Path(result["rerun"]) / "events.jsonl", result["begin"] + 20)
-        print(f"{options.reruns} reruns of random iterations: {numbers:,} numbers, every one as recorded, to the bit")
+        print(
+            f"{options.reruns} reruns of random iterations: {numbers:,} numbers, every one as"
+            " recorded, to the bit"
+        )
         again = statistics.median(times)
-        print(f"an iteration took {recorded:.2f} ms as recorded and {again:.2f} ms again: {again / recorded:.2f}")
+        print(
+            f"an iteration took {recorded:.2f} ms as recorded and {again:.2f} ms again:"
+            f" {again / recorded:.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""The speed of the tiny training with a writer that sleeps ten seconds for each number; it logs each iteration.
+"""The speed of the tiny training with a writer that sleeps ten seconds for each number; it logs
+each iteration.
 
     python benchmarks/slow_writer.py [ROUNDS]
 
-In each round the run without the writer is timed before and after the one with it, by the clock. The end of a run,
-which waits for its writers for a bounded time, is not in it.
+In each round the run without the writer is timed before and after the one with it, by the clock.
+The end of a run, which waits for its writers for a bounded time, is not in it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def main() -> None:
         before, slow, after = (per_second(hooks) for hooks in (LOG, LOG + SLOW, LOG))
         ratios.append(2 * slow / (before + after))
         print(
-            f"round {round_ + 1}: {before:.0f} it/s, {slow:.0f} with the writer, {after:.0f} without again", flush=True
+            f"round {round_ + 1}: {before:.0f} it/s, {slow:.0f} with the writer, {after:.0f}"
+            " without again",
+            flush=True,
         )
     spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
     print(f"with the writer the run is {statistics.median(ratios):.3f} times as fast ({spread})")

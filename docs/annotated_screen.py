@@ -1,7 +1,7 @@
 """Draws numbers into the screenshot of the dashboard, and makes the table that says what they mean.
 
-`make_screenshot.py` makes the screenshot, `dashboard.svg`. Each number is placed by a text of the screen, so that a new
-screenshot needs no new coordinates.
+`make_screenshot.py` makes the screenshot, `dashboard.svg`. Each number is placed by a text of the
+screen, so that a new screenshot needs no new coordinates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from markdown_tables import table
 FOLDER = Path(__file__).parent
 SCREENSHOT = FOLDER / "dashboard.svg"
 ANNOTATED = FOLDER / "dashboard-annotated.svg"
-TEXT = re.compile(r'<text class="[^"]*" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)"[^>]*>([^<]*)</text>')
+TEXT = re.compile(
+    r'<text class="[^"]*" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)"[^>]*>([^<]*)</text>'
+)
 VIEW = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 SCREEN = re.compile(r'<g transform="translate\(([\d.]+), ([\d.]+)\)" clip-path')
 """Where the screen lies in the picture of the window."""
@@ -40,24 +42,42 @@ class Annotation:
 
 
 ANNOTATIONS = (
-    Annotation(r"^● \w+$", "How the run is: running, paused, stalled, finished, failed, …", "above"),
     Annotation(
-        r"^loss [\d.]", "The loss with its trend; the first metric that a hook monitors, with its best.", "above"
+        r"^● \w+$", "How the run is: running, paused, stalled, finished, failed, …", "above"
     ),
-    Annotation(r"^ETA ", "The time left, as a range. Beside it: synthetic data, limits, warnings.", "above"),
+    Annotation(
+        r"^loss [\d.]",
+        "The loss with its trend; the first metric that a hook monitors, with its best.",
+        "above",
+    ),
+    Annotation(
+        r"^ETA ", "The time left, as a range. Beside it: synthetic data, limits, warnings.", "above"
+    ),
     Annotation(r"^ ?LIVE ?$", "Live, frozen, or a replay.", "above"),
     Annotation(r"^ ?iteration +\d", "Progress, speed and machine.", "left margin"),
     Annotation(r"data +[\d.]+ %", "What the time of an iteration goes to.", "left margin"),
     Annotation(r"-bound", "What the training mostly waits for.", "right margin"),
     Annotation(r"^ ?1 Overview", "The pages, with their keys.", "left margin"),
     Annotation(r"^ ?loss  [\d.]", "Curves: `◇` is a validation, `◆` a checkpoint.", "after"),
-    Annotation(r"hooks by ", "The hooks, a row for each point; `o` switches between cost and order.", "after"),
-    Annotation(r"^ *mean ?$", "Time of a call in the last 60 seconds: mean and 95th percentile.", "above"),
-    Annotation(r"^ *share", "The share of the time in iterations; `·` is called outside of them.", "above"),
+    Annotation(
+        r"hooks by ",
+        "The hooks, a row for each point; `o` switches between cost and order.",
+        "after",
+    ),
+    Annotation(
+        r"^ *mean ?$", "Time of a call in the last 60 seconds: mean and 95th percentile.", "above"
+    ),
+    Annotation(
+        r"^ *share", "The share of the time in iterations; `·` is called outside of them.", "above"
+    ),
     Annotation(r"^trend", "The trend of the mean; `3.1× slower` stands here, too.", "above"),
     Annotation(r"runs at ", "Why the hook at the cursor runs where it does.", "after"),
     Annotation(r"^it0", "The newest events.", "left margin"),
-    Annotation(r"^ ?filter$", "Keys of this page; `?` has all of them, `:` every action by its name.", "left margin"),
+    Annotation(
+        r"^ ?filter$",
+        "Keys of this page; `?` has all of them, `:` every action by its name.",
+        "left margin",
+    ),
 )
 
 
@@ -72,12 +92,16 @@ def annotated_screen() -> str:
         x, y = _centre_of(annotation, screenshot, width)
         circles.append(_circle(number, x, y))
     wider = f'viewBox="{-MARGIN} 0 {width + 2 * MARGIN:g} {view[2]}"'
-    drawn = "\n".join([f'<g transform="translate({screen[1]}, {screen[2]})">', *circles, "</g>", "</svg>"])
+    drawn = "\n".join(
+        [f'<g transform="translate({screen[1]}, {screen[2]})">', *circles, "</g>", "</svg>"]
+    )
     return screenshot.replace(view[0], wider, 1).replace("</svg>", drawn)
 
 
 def _centre_of(annotation: Annotation, screenshot: str, width: float) -> tuple[float, float]:
-    """Return the centre of a number's circle, in pixels of the screen; raise LookupError if no text matches."""
+    """Return the centre of a number's circle, in pixels of the screen;
+    raise LookupError if no text matches.
+    """
     for match in TEXT.finditer(screenshot):
         text = html.unescape(match[4]).replace("\N{NO-BREAK SPACE}", " ")
         if not re.search(annotation.pattern, text):
@@ -106,5 +130,7 @@ def _circle(number: int, x: float, y: float) -> str:
 
 def annotation_table() -> str:
     """Return what the numbers mean, as a table."""
-    rows = [(str(number), annotation.meaning) for number, annotation in enumerate(ANNOTATIONS, start=1)]
+    rows = [
+        (str(number), annotation.meaning) for number, annotation in enumerate(ANNOTATIONS, start=1)
+    ]
     return table(("", "what it shows"), rows)

@@ -1,11 +1,13 @@
-"""The page of the built-in hooks: what each does, where it fires, what it touches and takes, and how one writes it."""
+"""The page of the built-in hooks: what each does, where it fires, what it touches and takes,
+and how one writes it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from markdown_tables import code, doc, rows_of_fields, slug, table
+from markdown_tables import code, doc, rows_of_fields, slug, summary, table
 
 from hookflow.cli.explain import make_argument_model
 from hookflow.graph.points import DEFAULT_POINTS
@@ -16,11 +18,12 @@ from hookflow.pipeline.use import resolve_use
 
 INTRODUCTION = """\
 # Hooks
-<!-- Generated: edit the sentence where the thing is declared, then run `{renew}`. A test compares. -->
-The built-in hooks. `use` takes the short name. `hookflow explain NAME` prints the same. A hook fires at each of its
-points *by default*, or at those that `points` in its table names. It *reads* and *writes* [slots](reference.md#slots):
-at one point, the writers of a slot fire before its readers. Every example is checked by the tests, and trained unless
-it needs images or several ranks. A hook of your own: [the graph](../explanation/graph.md). Hooks of installed packages:
+<!-- Generated: edit the sentence where the thing is declared, then run `{renew}`. -->
+The built-in hooks. `use` takes the short name. `hookflow explain NAME` prints the same. A hook
+fires at each of its points *by default*, or at those that `points` in its table names. It *reads*
+and *writes* [slots](reference.md#slots): at one point, the writers of a slot fire before its
+readers. Every example is checked by the tests, and trained unless it needs images or several
+ranks. A hook of your own: [the graph](../explanation/graph.md). Hooks of installed packages:
 [entry points](reference.md#entry-points).
 """
 
@@ -29,14 +32,17 @@ def hooks_page(renew: str) -> str:
     """Return the whole page; `renew` is the command that writes it anew."""
     listed = table(
         ("hook", "what it does", "points"),
-        ((f"[`{name}`](#{slug(name)})", _first_line(name), _points(name)) for name in HOOKS.built_in),
+        ((f"[`{name}`](#{slug(name)})", _summary(name), _points(name)) for name in HOOKS.built_in),
     )
     page = "\n".join([INTRODUCTION.format(renew=renew), listed, *map(_one_hook, HOOKS.built_in)])
     return page.replace("](#amounts)", "](reference.md#amounts)")
 
 
-def _first_line(name: str) -> str:
-    return f"{doc(_hook(name)).partition(chr(10))[0]}{' (default)' * (name in DEFAULT_HOOKS)}"
+def _summary(name: str) -> str:
+    """Return what a hook does, and whether it is one of the default hooks."""
+    if name in DEFAULT_HOOKS:
+        return f"{summary(_hook(name))} (default)"
+    return summary(_hook(name))
 
 
 def _points(name: str) -> str:

@@ -1,4 +1,5 @@
-"""Make docs/dashboard.svg, the picture of the first screen: trains a shipped pipeline, and looks at it on its way.
+"""Make docs/dashboard.svg, the picture of the first screen: trains a shipped pipeline, and looks at
+it on its way.
 
     python docs/make_screenshot.py                      # pipelines/gaussian2d.toml, on this machine
     python docs/make_screenshot.py FILE --at 0.6 --set run.max_iters=400
@@ -33,7 +34,15 @@ MAX_SECONDS = 1800.0
 
 def start_training(pipeline: Path, overrides: list[str], folder: Path) -> RunDir:
     """Start a training whose run lies in a folder, and return it."""
-    command = [sys.executable, "-m", "hookflow", "run", str(pipeline), "--detach", f"--dir={folder}"]
+    command = [
+        sys.executable,
+        "-m",
+        "hookflow",
+        "run",
+        str(pipeline),
+        "--detach",
+        f"--dir={folder}",
+    ]
     command += [f"--set={override}" for override in overrides]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (run,) = all_runs(folder)
@@ -41,14 +50,19 @@ def start_training(pipeline: Path, overrides: list[str], folder: Path) -> RunDir
 
 
 def wait_until(run: RunDir, share: float) -> None:
-    """Wait until so much of a training is done. Raises SystemExit where it ends before, or takes too long."""
+    """Wait until so much of a training is done.
+
+    Raises SystemExit where it ends before, or takes too long.
+    """
     live = LogFollower(run)
     until = time.monotonic() + MAX_SECONDS
     while time.monotonic() < until:
         live.read_all()
         state = live.state
         if state.end is not None:
-            raise SystemExit(f"the training has ended: {state.end['reason'] or state.end['status']}")
+            raise SystemExit(
+                f"the training has ended: {state.end['reason'] or state.end['status']}"
+            )
         if state.total_iters and state.it >= share * state.total_iters:
             return
         time.sleep(0.2)
@@ -64,10 +78,20 @@ async def take_picture(run: RunDir) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pipeline", nargs="?", type=Path, default=PIPELINE)
-    parser.add_argument("--at", type=float, default=0.6, metavar="SHARE", help="the share that is done by then (0.6)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of hookflow run")
+    parser.add_argument(
+        "--at",
+        type=float,
+        default=0.6,
+        metavar="SHARE",
+        help="the share that is done by then (0.6)",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="as of hookflow run"
+    )
     parser.add_argument("--out", type=Path, default=PICTURE)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

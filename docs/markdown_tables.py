@@ -1,4 +1,6 @@
-"""Markdown for pages that are made from declarations: tables, code, types and defaults in the usual words."""
+"""Markdown for pages that are made from declarations: tables, code,
+types and defaults in the usual words.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ def code(text: str) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table. A bar within code is written such that GitHub and MkDocs both show it as one."""
+    """Return a table.
+
+    A bar within code is written such that GitHub and MkDocs both show it as one.
+    """
     lines = [[*head], ["---" for _ in head], *([_cell(cell) for cell in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -40,8 +45,11 @@ def slug(heading: str) -> str:
     return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
 
 
-def type_words(schema: Mapping[str, Any], anchors: Mapping[str, str], definitions: Mapping[str, Any]) -> str:
-    """Return the type that a JSON Schema describes, as Markdown; null is left out, since TOML has none.
+def type_words(
+    schema: Mapping[str, Any], anchors: Mapping[str, str], definitions: Mapping[str, Any]
+) -> str:
+    """Return the type that a JSON Schema describes, as Markdown; null is left out, since TOML has
+    none.
 
     `anchors` says which of the `definitions` have a heading to link to.
     """
@@ -95,7 +103,11 @@ def rows_of_fields(
     for name, field in model.model_fields.items():
         key = field.alias or name
         declared = schema["properties"][key]
-        default = "required" if field.is_required() else toml(field.get_default(call_default_factory=True))
+        default = (
+            "required"
+            if field.is_required()
+            else toml(field.get_default(call_default_factory=True))
+        )
         about = sentence(sentences.get(name) or declared.get("description", ""))
         examples = " or ".join(code(toml(example)) for example in declared.get("examples", ()))
         words = type_words(declared, anchors, schema.get("$defs", {}))
@@ -110,3 +122,9 @@ def sentence(text: str) -> str:
 
 def doc(thing: Any) -> str:
     return inspect.getdoc(thing) or ""
+
+
+def summary(thing: Any) -> str:
+    """Return the first paragraph of a docstring as one line."""
+    paragraph = doc(thing).partition("\n\n")[0]
+    return " ".join(paragraph.split())

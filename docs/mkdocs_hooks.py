@@ -1,7 +1,8 @@
-"""Additions to MkDocs: README and other files of the repository become pages, and links to them work in the site.
+"""Additions to MkDocs: README and other files of the repository become pages, and links to them
+work in the site.
 
-On GitHub the links of docs/ and of README are relative to the file. In the site, README is `index.md`, and a file of
-code that a page links to is a page that shows it.
+On GitHub the links of docs/ and of README are relative to the file. In the site, README is
+`index.md`, and a file of code that a page links to is a page that shows it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+}
 """Files beside docs/ that are pages of their own."""
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 """A relative link or picture: its file, and an anchor in it."""
@@ -28,13 +33,23 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".sh": "bash"}
 def on_files(files: Files, config: Any, **_: Any) -> Files:
     """Add the pages that stand outside docs/, and those of code that is linked to."""
     written = {Path(page): (ROOT / page).read_text("utf-8") for page in PAGES}
-    texts = written | {Path("docs", file.src_uri): file.content_string for file in files.documentation_pages()}
-    linked = {target for page, text in texts.items() for target in _targets(page, text) if _is_code(target)}
+    texts = written | {
+        Path("docs", file.src_uri): file.content_string for file in files.documentation_pages()
+    }
+    linked = {
+        target
+        for page, text in texts.items()
+        for target in _targets(page, text)
+        if _is_code(target)
+    }
     for page, text in written.items():
-        files.append(File.generated(config, PAGES[str(page)], content=_moved(page, PAGES[str(page)], text)))
+        files.append(
+            File.generated(config, PAGES[str(page)], content=_moved(page, PAGES[str(page)], text))
+        )
     for target in sorted(linked):
         language = LANGUAGES.get(target.suffix, "text")
-        shown = f"# {target.name}\n`{target}`\n\n````{language}\n{(ROOT / target).read_text('utf-8')}\n````\n"
+        source = (ROOT / target).read_text("utf-8")
+        shown = f"# {target.name}\n`{target}`\n\n````{language}\n{source}\n````\n"
         files.append(File.generated(config, _in_site(target), content=shown))
     return files
 
@@ -63,7 +78,9 @@ def _in_site(target: Path) -> str:
 
 
 def _moved(file: Path, page: str, text: str) -> str:
-    """Return a file's text as it must be on a page of the site: its links, and the bars in its tables."""
+    """Return a file's text as it must be on a page of the site: its links,
+    and the bars in its tables.
+    """
 
     def link(match: re.Match[str]) -> str:
         (target,) = _targets(file, match[0])
@@ -71,5 +88,7 @@ def _moved(file: Path, page: str, text: str) -> str:
             return match[0]  # for MkDocs to complain of
         return f"]({os.path.relpath(_in_site(target), Path(page).parent)}{match[2] or ''})"
 
-    text = BAR.sub(lambda match: f"<code>{escape(match[1]).replace(ESCAPED, '&#124;')}</code>", text)
+    text = BAR.sub(
+        lambda match: f"<code>{escape(match[1]).replace(ESCAPED, '&#124;')}</code>", text
+    )
     return LINK.sub(link, text)

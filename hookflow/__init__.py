@@ -1,7 +1,7 @@
 """hookflow: a training runner whose hooks are nodes of a graph.
 
-The names in `__all__` are the Python API. Each name is imported when it is first asked for, so that `import hookflow`
-takes no time and imports no torch.
+The names in `__all__` are the Python API. Each name is imported when it is first asked for, so that
+`import hookflow` takes no time and imports no torch.
 """
 
 from importlib import import_module

@@ -15,7 +15,8 @@ from hookflow.text import LineExcerpt, make_lines_printable, make_printable, mas
 class Where:
     """A place that the user wrote: a line of a file, or an option of the command line.
 
-    `line` and `column` count from 1, in characters; 0 when only the source, or the line, as a whole is known.
+    `line` and `column` count from 1, in characters; 0 when only the source, or the line, as a whole
+    is known.
     """
 
     source: str
@@ -59,7 +60,9 @@ class Problem:
         return self.show()
 
     def show(self, colour: bool = False) -> str:
-        """Return the message, the line that the user wrote its place marked, and the hint; if asked, in colours."""
+        """Return the message, the line that the user wrote its place marked, and the hint;
+        if asked, in colours.
+        """
         bold, red, dim, cyan, plain = _NO_COLOURS
         if colour:
             bold, red, dim, cyan, plain = _TERMINAL_COLOURS
@@ -68,7 +71,10 @@ class Problem:
             lines = [f"{red}{message}{plain}"]
         else:
             place = make_printable(str(self.where))
-            lines = [f"{bold}{place}:{plain} {message}", *_format_excerpt(self.where, red, dim, plain)]
+            lines = [
+                f"{bold}{place}:{plain} {message}",
+                *_format_excerpt(self.where, red, dim, plain),
+            ]
         if self.hint:
             hint = make_lines_printable(self.hint)
             lines.append(f"    {cyan}{hint}{plain}")
@@ -84,7 +90,9 @@ _NO_COLOURS = ("", "", "", "", "")
 
 
 def _format_excerpt(where: Where, red: str, dim: str, plain: str) -> list[str]:
-    """Return the line that the user wrote, and a line that marks the place in it; the colours are escape sequences."""
+    """Return the line that the user wrote, and a line that marks the place in it;
+    the colours are escape sequences.
+    """
     text = _line(where)
     if not text:
         return []
@@ -100,33 +108,48 @@ def _format_excerpt(where: Where, red: str, dim: str, plain: str) -> list[str]:
 
 
 def _line(where: Where) -> str:
-    """Return the line that the user wrote; empty when it cannot be read: it came from elsewhere, or is gone."""
+    """Return the line that the user wrote; empty when it cannot be read:
+    it came from elsewhere, or is gone.
+    """
     if not where.line:
         return ""
-    with suppress(OSError, ValueError):  # there is no working directory any more, or the name has a NUL in it
-        path = str(Path(where.source).absolute())  # a relative one would be looked for in sys.path, too
+    # There is no working directory any more, or the name has a NUL in it.
+    with suppress(OSError, ValueError):
+        # A relative one would be looked for in sys.path, too.
+        path = str(Path(where.source).absolute())
         linecache.checkcache(path)
         return linecache.getline(path, where.line).rstrip()
     return ""
 
 
 MAX_SHOWN_PROBLEMS = 100
-"""How many problems are shown, of however many: looking for the nearest right name takes time for each."""
+"""How many problems are shown, of however many:
+looking for the nearest right name takes time for each.
+"""
 
 LONGEST_NAME, MOST_NAMES = 200, 2000
-"""Characters of a name, and names, from which on none is called near: to compare them all would take long."""
+"""Characters of a name, and names, from which on none is called near:
+to compare them all would take long.
+"""
 
 
 class DiagnosisError(Exception):
-    """A failure whose message has the cause: its traceback is shown only where it goes through the user's code."""
+    """A failure whose message has the cause: its traceback is shown only where
+    it goes through the user's code.
+    """
 
 
 class TrainingTerminatedError(RuntimeError):
-    """A signal (SIGTERM, SIGUSR1) has ended the training of `hookflow.train`, with a checkpoint, before it was over."""
+    """A signal (SIGTERM, SIGUSR1) has ended the training of `hookflow.train`, with a checkpoint,
+    before it was over.
+    """
 
 
 class UserError(DiagnosisError):
-    """The user's mistakes, all of them at once. The command line prints them and exits with 2, without a traceback."""
+    """The user's mistakes, all of them at once.
+
+    The command line prints them and exits with 2, without a traceback.
+    """
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
         if isinstance(problems, Problem):
@@ -138,12 +161,18 @@ class UserError(DiagnosisError):
         return "\n".join(map(str, self.problems))
 
     def at(self, where: Where | None) -> "UserError":
-        """Give this place to the problems that have none, and return the error itself, as `with_traceback` does."""
-        self.problems = [replace(problem, where=problem.where or where) for problem in self.problems]
+        """Give this place to the problems that have none, and return the error itself,
+        as `with_traceback` does.
+        """
+        self.problems = [
+            replace(problem, where=problem.where or where) for problem in self.problems
+        ]
         return self
 
     def show(self, colour: bool = False) -> str:
-        """Return the first problems, and how many there are if there are several; for a terminal, in colours."""
+        """Return the first problems, and how many there are if there are several;
+        for a terminal, in colours.
+        """
         lines = [problem.show(colour) for problem in self.problems[:MAX_SHOWN_PROBLEMS]]
         count = len(self.problems)
         if count > MAX_SHOWN_PROBLEMS:
@@ -174,7 +203,9 @@ def make_place_key(problem: Problem) -> tuple[str, int, int]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return `did you mean "x"?` for the name closest to `name`, or an empty string when none is close."""
+    """Return `did you mean "x"?` for the name closest to `name`,
+    or an empty string when none is close.
+    """
     known = list(names)
     if len(name) > LONGEST_NAME or len(known) > MOST_NAMES:
         return ""
@@ -185,8 +216,12 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f'did you mean "{by_case[close[0]]}"?'
 
 
-def nearest_or_all(name: str, names: Iterable[str], lead: str = "there are", none: str = "none") -> str:
-    """Return what `nearest` does, or all names behind `lead` when none is close; `none` where there is no name."""
+def nearest_or_all(
+    name: str, names: Iterable[str], lead: str = "there are", none: str = "none"
+) -> str:
+    """Return what `nearest` does, or all names behind `lead` when none is close;
+    `none` where there is no name.
+    """
     known = list(names)
     return nearest(name, known) or f"{lead} {', '.join(known) or none}"
 
@@ -200,9 +235,11 @@ def first_few(names: Iterable[str], most: int = 8) -> str:
 
 
 def is_misspelt(name: str, other: str, shortest: int = 4) -> bool:
-    """Return whether two names differ by a slip in one word: a letter too many, too few, wrong, or two swapped.
+    """Return whether two names differ by a slip in one word: a letter too many, too few, wrong, or
+    two swapped.
 
-    Words of fewer than `shortest` letters are never a slip: "min" and "max" are names of two things.
+    Words of fewer than `shortest` letters are never a slip: "min" and "max" are names of two
+    things.
     """
     words = re.split(r"([\W_]+)", name)
     others = re.split(r"([\W_]+)", other)

@@ -1,4 +1,6 @@
-"""Whether less or more of a metric is better: its mode, which follows from the name where that is plain."""
+"""Whether less or more of a metric is better: its mode,
+which follows from the name where that is plain.
+"""
 
 import re
 from functools import lru_cache
@@ -12,11 +14,15 @@ MODE_MEANING = "whether more or less of the metric is better; its name says it i
 """The description of the argument `mode` of hooks that monitor a metric."""
 
 MODE_WORDS: dict[Mode, str] = {
-    "min": """loss losses error errors err mse rmse msle rmsle mae mape smape nll bce xent logloss brier ece perplexity
-        ppl wer cer ter eer fid kid lpips bpb bpc bpd epe""",
-    "max": """accuracy acc f1 fbeta precision recall auc auroc auprc ap map mar mrr ndcg iou miou dice jaccard bleu
-        sacrebleu rouge meteor cider spice chrf r2 psnr ssim kappa mcc specificity sensitivity hota mota elbo pearson
-        spearman reward""",
+    "min": (
+        """loss losses error errors err mse rmse msle rmsle mae mape smape nll bce xent logloss
+        brier ece perplexity ppl wer cer ter eer fid kid lpips bpb bpc bpd epe"""
+    ),
+    "max": (
+        """accuracy acc f1 fbeta precision recall auc auroc auprc ap map mar mrr ndcg iou miou dice
+        jaccard bleu sacrebleu rouge meteor cider spice chrf r2 psnr ssim kappa mcc specificity
+        sensitivity hota mota elbo pearson spearman reward"""
+    ),
 }
 """The words of a metric's name that say its mode."""
 
@@ -29,11 +35,16 @@ MODE_ENDINGS: dict[Mode, tuple[str, ...]] = {
 NEGATING_WORDS = {"neg", "negative", "minus"}
 """Words that turn a mode round: what is meant then must be said."""
 
-_MODE_BY_WORD: dict[str, Mode] = {word: mode for mode, words in MODE_WORDS.items() for word in words.split()}
+_MODE_BY_WORD: dict[str, Mode] = {
+    word: mode for mode, words in MODE_WORDS.items() for word in words.split()
+}
 
 
 _ARITHMETIC_SIGN = re.compile(r"\s(?:[-+*/%]|\*\*|//)\s|\b(?:abs|min|max|value)\(")
-"""The mark of a formula: a sign between blanks, or a call. The name of a metric may have a hyphen in it."""
+"""The mark of a formula: a sign between blanks, or a call.
+
+The name of a metric may have a hyphen in it.
+"""
 
 
 def is_formula(metric: str) -> bool:
@@ -43,7 +54,9 @@ def is_formula(metric: str) -> bool:
 
 @lru_cache(maxsize=4096)  # screens ask for the same names several times a second
 def read_mode_from_name(metric: str) -> Mode | None:
-    """Return the mode that the words of a name say (`val/loss`, `accuracy@5`, `map50`); None where it is not plain."""
+    """Return the mode that the words of a name say (`val/loss`, `accuracy@5`, `map50`);
+    None where it is not plain.
+    """
     if is_formula(metric):  # 1 - accuracy is the better the less it is
         return None
     words = set(re.findall(r"[a-z0-9]+", metric.lower().replace("_", " ")))
@@ -56,7 +69,9 @@ def read_mode_from_name(metric: str) -> Mode | None:
 
 
 def _find_modes_of_word(word: str) -> set[Mode]:
-    """Return the modes that a word says, by itself (`map50` is `map`) or by its ending; most words say none."""
+    """Return the modes that a word says, by itself (`map50` is `map`) or by its ending;
+    most words say none.
+    """
     for whole in (word, word.rstrip("0123456789")):
         if whole in _MODE_BY_WORD:
             return {_MODE_BY_WORD[whole]}
@@ -64,7 +79,8 @@ def _find_modes_of_word(word: str) -> set[Mode]:
 
 
 def choose_mode(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
-    """Return the mode that is stated, or else that of the name. Raises UserError where neither says it.
+    """Return the mode that is stated, or else that of the name. Raises UserError where neither says
+    it.
 
     `beside` says where the mode belongs, if not beside the metric.
     """
@@ -73,7 +89,9 @@ def choose_mode(metric: str, stated: Mode | None = None, beside: str = "") -> Mo
         return mode
     hint = f'write mode = "min" or mode = "max"{beside}'
     if is_formula(metric):
-        message = f'"{metric}" is a formula, which does not say whether less or more of it is better'
+        message = (
+            f'"{metric}" is a formula, which does not say whether less or more of it is better'
+        )
         raise UserError(Problem(message, hint=hint))
     message = f'"{metric}" does not say whether less or more of it is better'
     near = _nearest_metric(metric)
@@ -83,7 +101,9 @@ def choose_mode(metric: str, stated: Mode | None = None, beside: str = "") -> Mo
 
 
 def _nearest_metric(metric: str) -> str:
-    """Return `did you mean "clean/accuracy"?` for a name whose last word is misspelt, or an empty string."""
+    """Return `did you mean "clean/accuracy"?` for a name whose last word is misspelt,
+    or an empty string.
+    """
     name_of_set, slash, last = metric.rpartition("/")  # clean/accuracy is the accuracy of a set
     slips = []
     for word in _MODE_BY_WORD:

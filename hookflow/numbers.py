@@ -1,4 +1,6 @@
-"""Numbers as people read them, and as the screens write them: few characters, the same width for one kind."""
+"""Numbers as people read them, and as the screens write them: few characters,
+the same width for one kind.
+"""
 
 import json
 import math
@@ -14,7 +16,9 @@ DECIMAL_FORMATS = tuple(f"{{:.{5 - count}f}}".format for count in range(len(DECI
 
 
 def number(value: float) -> str:
-    """Return a metric with four significant digits or so, in seven characters at most (eight below zero)."""
+    """Return a metric with four significant digits or so,
+    in seven characters at most (eight below zero).
+    """
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -51,8 +55,12 @@ def format_plural(count: float, thing: str) -> str:
     return f"{thing}s"
 
 
-def strict_json(value: Any, instead: Callable[[float], str | None] = lambda number: None, **form: Any) -> str:
-    """Return a value as JSON; `instead` gives what stands for NaN and infinity, `form` is for `json.dumps`."""
+def strict_json(
+    value: Any, instead: Callable[[float], str | None] = lambda number: None, **form: Any
+) -> str:
+    """Return a value as JSON; `instead` gives what stands for NaN and infinity,
+    `form` is for `json.dumps`.
+    """
     try:
         return json.dumps(value, allow_nan=False, **form)
     except ValueError:
@@ -82,7 +90,9 @@ def format_frequency(every: int) -> str:
 
 
 def format_ms(ns: float) -> str:
-    """Return a duration in milliseconds, in five characters at most; beyond 100 s in seconds, with their unit."""
+    """Return a duration in milliseconds, in five characters at most;
+    beyond 100 s in seconds, with their unit.
+    """
     value = ns / 1e6
     if value >= 99999.5:
         return f"{value / 1000:.0f}s"
@@ -91,7 +101,9 @@ def format_ms(ns: float) -> str:
 
 
 def format_signed(difference: float, written: Callable[[float], str] = format_ms) -> str:
-    """Return a difference with its sign, by default ns in ms; without one where it is too small to be shown."""
+    """Return a difference with its sign, by default ns in ms;
+    without one where it is too small to be shown.
+    """
     text = written(abs(difference))
     if not text.strip("0."):
         return text

@@ -1,4 +1,7 @@
-"""PNG files as a run writes and shows them: 8 bits a channel, not interlaced. NumPy is imported where it is needed."""
+"""PNG files as a run writes and shows them: 8 bits a channel, not interlaced.
+
+NumPy is imported where it is needed.
+"""
 
 import struct
 import zlib
@@ -23,16 +26,22 @@ MAX_PIXELS = 1 << 26
 
 
 def encode_png(pixels: "NDArray[np.uint8]") -> bytes:
-    """Return pixels of shape height × width × channels as a PNG file; 1, 3 and 4 channels are grey, RGB and RGBA."""
+    """Return pixels of shape height × width × channels as a PNG file; 1,
+    3 and 4 channels are grey, RGB and RGBA.
+    """
     import numpy as np
 
     height, width, channels = pixels.shape
     left_edge = np.zeros((height, 1, channels), np.uint8)
     differences = np.diff(pixels, axis=1, prepend=left_edge)  # modulo 256, as PNG wants
-    lines = np.column_stack([np.full(height, SUB_FILTER, np.uint8), differences.reshape(height, -1)])
+    lines = np.column_stack(
+        [np.full(height, SUB_FILTER, np.uint8), differences.reshape(height, -1)]
+    )
     header = struct.pack(HEADER, width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
     compressed = zlib.compress(lines.tobytes())
-    return PNG_SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", compressed) + _chunk(b"IEND", b"")
+    return (
+        PNG_SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", compressed) + _chunk(b"IEND", b"")
+    )
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -42,7 +51,10 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def decode_png(data: bytes) -> "NDArray[np.uint8]":
-    """Return the pixels of a file that `encode_png` could have written. Raises ValueError for any other."""
+    """Return the pixels of a file that `encode_png` could have written.
+
+    Raises ValueError for any other.
+    """
     import numpy as np
 
     if not data.startswith(PNG_SIGNATURE):
@@ -51,7 +63,8 @@ def decode_png(data: bytes) -> "NDArray[np.uint8]":
     at = len(PNG_SIGNATURE)
     while at + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
-        chunks[kind] = chunks.get(kind, b"") + data[at + 8 : at + 8 + length]  # those of one kind are joined
+        # Those of one kind are joined.
+        chunks[kind] = chunks.get(kind, b"") + data[at + 8 : at + 8 + length]
         at += length + 12
     try:
         width, height, depth, colour, _, _, interlaced = struct.unpack(HEADER, chunks[b"IHDR"])
@@ -59,7 +72,8 @@ def decode_png(data: bytes) -> "NDArray[np.uint8]":
         if depth != 8 or interlaced or channels is None or not 0 < width * height <= MAX_PIXELS:
             raise ValueError("unsupported PNG format")
         whole = height * (1 + width * channels)
-        unpacked = zlib.decompressobj().decompress(chunks[b"IDAT"], whole)  # never more than the header has promised
+        # Never more than the header has promised.
+        unpacked = zlib.decompressobj().decompress(chunks[b"IDAT"], whole)
     except (struct.error, zlib.error) as error:
         raise ValueError(str(error)) from None
     if len(unpacked) < whole:

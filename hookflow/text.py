@@ -1,4 +1,6 @@
-"""Text for a terminal: secrets masked, control characters replaced, widths in cells, and excerpts of lines."""
+"""Text for a terminal: secrets masked, control characters replaced, widths in cells,
+and excerpts of lines.
+"""
 
 import codecs
 import io
@@ -16,12 +18,17 @@ from urllib.parse import quote, quote_plus
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 SHORTEST, LONG = 6, 12
-"""Characters of the shortest value that is masked, and of the shortest that is masked within a word.
+"""Characters of the shortest value that is masked, and of the shortest that is masked within a
+word.
 
-The value "8" stands in too many texts. A value that is masked in a word must not be a part of a checksum by chance.
+The value "8" stands in too many texts. A value that is masked in a word must not be a part of a
+checksum by chance.
 """
 
-CONDITION_NAMES = "starting reading running paused stalled lost unreadable finished stopped interrupted failed refused"
+CONDITION_NAMES = (
+    "starting reading running paused stalled lost unreadable finished stopped interrupted failed"
+    " refused"
+)
 CONDITION_GLYPHS = dict(zip(CONDITION_NAMES.split(), "○○●‖◐??✓■■✗✗", strict=True))
 """The signs of a run's conditions."""
 
@@ -35,7 +42,10 @@ _pattern: re.Pattern[str] | None = None
 
 
 def mask(values: Mapping[str, str]) -> None:
-    """Mask the values of variables, by their names, from now on. One that is an existing path stays as it is."""
+    """Mask the values of variables, by their names, from now on.
+
+    One that is an existing path stays as it is.
+    """
     _set(_values | {name: value for name, value in values.items() if not _is_path(value)})
 
 
@@ -53,7 +63,9 @@ def masked(text: str) -> str:
 
 
 def restore_masked(text: str) -> str:
-    """Return a text that `masked` has made with the values back in the place of their references."""
+    """Return a text that `masked` has made with the values back in
+    the place of their references.
+    """
     return _ENVIRONMENT_REFERENCE.sub(lambda match: _values.get(match[1], match[0]), text)
 
 
@@ -64,7 +76,9 @@ def has_masks() -> bool:
 
 def mask_names(values: Mapping[Any, Value]) -> dict[Any, Value]:
     """Return a mapping with each name in it `masked`, as of metrics."""
-    return {masked(name) if isinstance(name, str) else name: value for name, value in values.items()}
+    return {
+        masked(name) if isinstance(name, str) else name: value for name, value in values.items()
+    }
 
 
 class MaskedStream(io.TextIOWrapper):
@@ -84,7 +98,9 @@ def mask_streams() -> None:
         encoding = stream.encoding
         errors = stream.errors
         line_buffering = stream.line_buffering
-        masked_stream = MaskedStream(stream.detach(), encoding, errors, line_buffering=line_buffering)
+        masked_stream = MaskedStream(
+            stream.detach(), encoding, errors, line_buffering=line_buffering
+        )
         setattr(sys, name, masked_stream)
         setattr(sys, f"__{name}__", masked_stream)
 
@@ -127,14 +143,20 @@ def _is_path(value: str) -> bool:
 CONTROL_CHARACTERS = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Characters that steer a terminal, break lines, change the direction of writing, or have no place in UTF-8 or XML."""
+"""Characters that steer a terminal, break lines, change the direction of writing,
+or have no place in UTF-8 or XML.
+"""
 
-ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\?)|[@-Z\\-_])")
+ESCAPE_SEQUENCE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\?)|[@-Z\\-_])"
+)
 """A sequence that moves a cursor, colours text or names a window."""
 
 
 def make_printable(text: str) -> str:
-    """Return one line with four blanks for a tab, a blank for a line break, and a dot for each control character."""
+    """Return one line with four blanks for a tab, a blank for a line break,
+    and a dot for each control character.
+    """
     if text.isprintable():
         return text
     return CONTROL_CHARACTERS.sub("·", text.replace("\t", " " * 4).replace("\n", " "))
@@ -146,7 +168,9 @@ def make_lines_printable(text: str) -> str:
 
 
 def fit(text: str, width: int, align: str = "<") -> str:
-    """Return one `printable` line of exactly `width` cells, aligned "<" or ">", shortened with an ellipsis at need."""
+    """Return one `printable` line of exactly `width` cells, aligned "<" or ">",
+    shortened with an ellipsis at need.
+    """
     text = make_printable(text)
     cells = cell_len(text)
     if cells > width:
@@ -166,7 +190,9 @@ def cut(text: str, width: int) -> str:
 
 
 def fit_name(text: str, width: int) -> str:
-    """Return a name in exactly `width` cells, shortened before its last third at need: names differ there, too."""
+    """Return a name in exactly `width` cells, shortened before its last third at need:
+    names differ there, too.
+    """
     text = make_printable(text)
     if cell_len(text) <= width or width < 5:
         return fit(text, width)
@@ -175,7 +201,9 @@ def fit_name(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return the text in lines of at most `width` cells, broken between words, or within a word wider than a line."""
+    """Return the text in lines of at most `width` cells, broken between words,
+    or within a word wider than a line.
+    """
     lines = []
     for part in text.splitlines() or [""]:
         lines += wrapped_phrases(part.split(" "), width)
@@ -183,7 +211,9 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def wrapped_phrases(phrases: Iterable[str], width: int) -> list[str]:
-    """Return the phrases in lines of at most `width` cells, broken within a phrase only if it is wider than a line."""
+    """Return the phrases in lines of at most `width` cells,
+    broken within a phrase only if it is wider than a line.
+    """
     lines = [""]
     used = -1  # cells of the last line; -1: it is empty
     for phrase in phrases:
@@ -199,7 +229,9 @@ def wrapped_phrases(phrases: Iterable[str], width: int) -> list[str]:
 
 
 def _split_phrase(phrase: str, width: int) -> list[str]:
-    """Return a phrase whole if it fits into a line, or else its words, those that are too wide cut into lines."""
+    """Return a phrase whole if it fits into a line, or else its words,
+    those that are too wide cut into lines.
+    """
     if cell_len(phrase) <= width:
         return [phrase]
     pieces: list[str] = []
@@ -217,7 +249,9 @@ _MARKED_PATTERN = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[+-]?\d[\w.+-]*|[\w-
 
 @dataclass(frozen=True, slots=True)
 class LineExcerpt:
-    """The visible part of a line; the mark is indented and wide by so many cells (0 wide: there is none)."""
+    """The visible part of a line; the mark is indented and wide by so many
+    cells (0 wide: there is none).
+    """
 
     text: str
     indent: int
@@ -225,9 +259,13 @@ class LineExcerpt:
 
     @classmethod
     def around(cls, line: str, column: int) -> Self:
-        """Return what to show of the line, with what begins at the column (from 1 on; 0: unknown) marked."""
+        """Return what to show of the line, with what begins at the column (from 1 on;
+        0: unknown) marked.
+        """
         if not column:
-            return cls(_shorten_text(make_printable(line.lstrip()), EXCERPT_WIDTH), indent=0, width=0)
+            return cls(
+                _shorten_text(make_printable(line.lstrip()), EXCERPT_WIDTH), indent=0, width=0
+            )
         start = column - 1
         end = start
         match = _MARKED_PATTERN.match(line, start)
@@ -251,14 +289,18 @@ def _shorten_text(text: str, most: int) -> str:
 
 
 def print_error(text: str) -> None:
-    """Print lines to stderr, each `printable`; a stream that is closed or full, or has no reader, raises nothing."""
+    """Print lines to stderr, each `printable`; a stream that is closed or full,
+    or has no reader, raises nothing.
+    """
     if sys.stderr is not None:  # it is None in a process that began without one
         with suppress(OSError, ValueError):
             print(make_lines_printable(masked(text)), file=sys.stderr, flush=True)
 
 
 def drop_unprinted() -> None:
-    """Forget what stdout and stderr do not take: the interpreter would try once more at its exit, and exit with 120."""
+    """Forget what stdout and stderr do not take: the interpreter would try once more at its exit,
+    and exit with 120.
+    """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()

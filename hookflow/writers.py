@@ -1,4 +1,6 @@
-"""Writers send the results of a run elsewhere: the base class, and those that are named by a short name."""
+"""Writers send the results of a run elsewhere: the base class,
+and those that are named by a short name.
+"""
 
 import csv
 import os
@@ -16,54 +18,78 @@ from hookflow.pipeline.source_map import flat
 
 
 class Writer:
-    """Carries what a run logs to somewhere else: a file, a service. `[writers.NAME]` names one by `use`.
+    """Carries what a run logs to somewhere else: a file, a service. `[writers.NAME]` names one by
+    `use`.
 
-    A class with one of the methods `write_…` is a writer, derived from this one or not (`as_writer`). A verb that
-    it lacks does nothing.
+    A class with one of the methods `write_…` is a writer, derived from this one or not
+    (`as_writer`). A verb that it lacks does nothing.
 
-    It is made before the training. Its constructor is given `dir` (a folder of its own in the run directory),
-    `run_name` and `run_id` where it takes them and the pipeline does not give them. All other calls come from one
-    thread of its own, one at a time, in the order in which things were logged; so a slow writer delays no training and
-    no other writer. With several ranks, rank 0 alone has writers. An exception that a call raises
-    loses that call; `docs/how-to/writers.md` says what follows.
+    It is made before the training. Its constructor is given `dir` (a folder of its own in the run
+    directory), `run_name` and `run_id` where it takes them and the pipeline does not give them. All
+    other calls come from one thread of its own, one at a time, in the order in which things were
+    logged; so a slow writer delays no training and no other writer. With several ranks, rank 0
+    alone has writers. An exception that a call raises loses that call; `docs/how-to/writers.md`
+    says what follows.
 
     `iteration` and `epoch` are how many were done, `time` is in seconds since 1970.
     """
 
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
-        """Take a number of `run.log`, or a metric of a validation or test by its split: "val/accuracy"."""
+    def write_scalar(
+        self, name: str, value: float, iteration: int, epoch: int, time: float
+    ) -> None:
+        """Take a number of `run.log`, or a metric of a validation or
+        test by its split: "val/accuracy".
+        """
 
-    def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
+    def write_image(
+        self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float
+    ) -> None:
         """Take an image of `run.log_image`: a PNG file in the run directory, which stays there."""
 
     def write_figure(self, name: str, file: Path, iteration: int, epoch: int, time: float) -> None:
-        """Take a figure of `run.log_figure` as it was drawn, a PNG file; left out, it is an image without a caption."""
+        """Take a figure of `run.log_figure` as it was drawn, a PNG file; left out,
+        it is an image without a caption.
+        """
         self.write_image(name, file, "", iteration, epoch, time)
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         """Take a text of `run.log_text`."""
 
     def write_histogram(
-        self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
+        self,
+        name: str,
+        edges: Sequence[float],
+        counts: Sequence[int],
+        iteration: int,
+        epoch: int,
+        time: float,
     ) -> None:
-        """Take a histogram of `run.log_histogram`: the edges of its bins, and the counts, one fewer."""
+        """Take a histogram of `run.log_histogram`: the edges of its bins,
+        and the counts, one fewer.
+        """
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Take the resolved pipeline, as the tables of its TOML. Called once in the whole run, before all else."""
+        """Take the resolved pipeline, as the tables of its TOML. Called once in the whole run,
+        before all else.
+        """
 
     def close(self) -> None:
-        """Finish. Called once at the end of each attempt, however it ends, unless the process is killed."""
+        """Finish. Called once at the end of each attempt, however it ends, unless the process is
+        killed.
+        """
 
     def flush(self) -> None:
-        """Bring to its place what is kept back. Called whenever nothing more is waiting to be written."""
+        """Bring to its place what is kept back. Called whenever nothing more is waiting to be
+        written.
+        """
 
     def resume_at(self, iteration: int) -> bool:
         """Forget what earlier attempts have written after `iteration`, and return whether it does.
 
-        Called first in every attempt but the first that has the writer. The run resumes at that iteration or later:
-        what the writer may lack up to there, as the process was killed, is written again then. A writer that cannot
-        forget returns False, and is not asked again: what it was given before is passed over when the resumed run logs
-        it again.
+        Called first in every attempt but the first that has the writer. The run resumes at that
+        iteration or later: what the writer may lack up to there, as the process was killed, is
+        written again then. A writer that cannot forget returns False, and is not asked again: what
+        it was given before is passed over when the resumed run logs it again.
         """
         return False
 
@@ -91,15 +117,17 @@ NAMED_KINDS = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 def as_writer(made: Any) -> Writer:
-    """Return an object as a writer: each of its methods is given the arguments that it names, the others do nothing.
+    """Return an object as a writer: each of its methods is given the arguments that it names, the
+    others do nothing.
 
-    `step` is another name of `iteration`. Raises TypeError for an object without any of `WRITER_METHODS`, and for a
-    method that needs an argument which is not offered.
+    `step` is another name of `iteration`. Raises TypeError for an object without any of
+    `WRITER_METHODS`, and for a method that needs an argument which is not offered.
     """
     own = _find_own_methods(made)
     if not own.keys() & set(WRITER_METHODS):
         raise TypeError(
-            f"a writer has one of the methods {', '.join(WRITER_METHODS)}, and {type(made).__name__} has none"
+            f"a writer has one of the methods {', '.join(WRITER_METHODS)}, and"
+            f" {type(made).__name__} has none"
         )
     writer = Writer()
     for method, call in own.items():
@@ -110,7 +138,9 @@ def as_writer(made: Any) -> Writer:
 
 
 def _find_own_methods(made: Any) -> dict[str, Callable[..., Any]]:
-    """Return the methods of a writer that an object has, but for those that it has from `Writer`."""
+    """Return the methods of a writer that an object has,
+    but for those that it has from `Writer`.
+    """
     methods = {}
     for name in (*WRITER_METHODS, *LIFECYCLE_METHODS):
         method = getattr(made, name, None)
@@ -120,7 +150,9 @@ def _find_own_methods(made: Any) -> dict[str, Callable[..., Any]]:
     return methods
 
 
-def _with_named_arguments(call: Callable[..., None], arguments: tuple[str, ...]) -> Callable[..., None]:
+def _with_named_arguments(
+    call: Callable[..., None], arguments: tuple[str, ...]
+) -> Callable[..., None]:
     """Return a function of `arguments` and `TIME_ARGUMENTS` that gives `call` those that it names.
 
     It is `call` itself where that takes all of them.
@@ -152,8 +184,8 @@ CSV_COLUMNS = ("iteration", "epoch", "time", "name", "value")
 class CSVWriter(Writer):
     """A CSV file with a row for each scalar: iteration, epoch, time, name, value.
 
-    Images, figures, texts and histograms have no place in it; they are in the run directory. A resumed run cuts the
-    file off at the iteration it resumes from.
+    Images, figures, texts and histograms have no place in it; they are in the run directory. A
+    resumed run cuts the file off at the iteration it resumes from.
     """
 
     def __init__(self, dir: Path, file: str = "scalars.csv") -> None:  # noqa: A002 (what a pipeline file writes)
@@ -168,11 +200,15 @@ class CSVWriter(Writer):
             self._rows.writerow(CSV_COLUMNS)
             self._file.flush()
 
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+    def write_scalar(
+        self, name: str, value: float, iteration: int, epoch: int, time: float
+    ) -> None:
         self._rows.writerow((iteration, epoch, f"{time:.3f}", name, value))
 
     def resume_at(self, iteration: int) -> bool:
-        """Write the file anew with what stands up to the iteration; a row that a kill has torn is left out."""
+        """Write the file anew with what stands up to the iteration;
+        a row that a kill has torn is left out.
+        """
         self._file.close()
         shortened = self._path.with_name(f"{self._path.name}.tmp")
         with (
@@ -203,9 +239,11 @@ CONFIG_TAG = "pipeline"
 
 
 class TensorBoardWriter(Writer):
-    """TensorBoard's event files: scalars (in fp32, as TensorBoard has them), images, texts, histograms, the pipeline.
+    """TensorBoard's event files: scalars (in fp32, as TensorBoard has them), images, texts,
+    histograms, the pipeline.
 
-    A resumed run writes a file of its own, which begins by having TensorBoard purge the steps that are trained again.
+    A resumed run writes a file of its own, which begins by having TensorBoard purge the steps that
+    are trained again.
     """
 
     def __init__(self, dir: Path) -> None:  # noqa: A002 (what a pipeline file writes)
@@ -217,7 +255,8 @@ class TensorBoardWriter(Writer):
         self._events = event_pb2
         self._protos = summary_pb2
         dir.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads the files in the order of their names, and knows one by "tfevents" in it.
+        # TensorBoard reads the files in the order of their names, and knows one by "tfevents" in
+        # it.
         file_name = f"events.out.tfevents.{clock.time_ns():020}.hookflow"
         self._file = (dir / file_name).open("wb")
         self._records = RecordWriter(self._file)
@@ -227,21 +266,33 @@ class TensorBoardWriter(Writer):
             self._file.close()
             raise
 
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+    def write_scalar(
+        self, name: str, value: float, iteration: int, epoch: int, time: float
+    ) -> None:
         self._add(iteration, time, tag=name, simple_value=value)
 
-    def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
+    def write_image(
+        self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float
+    ) -> None:
         png = file.read_bytes()
         width = int.from_bytes(png[16:20], "big")
         height = int.from_bytes(png[20:24], "big")
-        image = self._protos.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
+        image = self._protos.Summary.Image(
+            width=width, height=height, colorspace=4, encoded_image_string=png
+        )
         self._add(iteration, time, tag=name, image=image)
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         self._add_summary(self._summary.text(name, text), iteration, time)
 
     def write_histogram(
-        self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
+        self,
+        name: str,
+        edges: Sequence[float],
+        counts: Sequence[int],
+        iteration: int,
+        epoch: int,
+        time: float,
     ) -> None:
         sums = []
         square_sums = []
@@ -298,18 +349,26 @@ MAX_PARAMETER_LENGTH = 500
 class MLflowWriter(Writer):
     """A run of MLflow: scalars as metrics, the pipeline as parameters, all else as artifacts.
 
-    `uri` is a folder or a tracking URI ("sqlite:///mlflow.db", "https://…"); left out, a folder in the run directory.
-    `experiment` is the pipeline's name if left out. A resumed run goes on in the same run of MLflow, and what that has
-    already is not written again.
+    `uri` is a folder or a tracking URI ("sqlite:///mlflow.db", "https://…"); left out, a folder in
+    the run directory. `experiment` is the pipeline's name if left out. A resumed run goes on in the
+    same run of MLflow, and what that has already is not written again.
     """
 
-    def __init__(self, dir: Path, run_name: str, run_id: str, uri: str = "", experiment: str = "") -> None:  # noqa: A002 (what a pipeline file writes)
+    def __init__(
+        self,
+        dir: Path,  # noqa: A002 (what a pipeline file writes)
+        run_name: str,
+        run_id: str,
+        uri: str = "",
+        experiment: str = "",
+    ) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
         self._in_files = "://" not in uri
         if self._in_files:
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 wants to be asked for its file format
+            # MLflow 3 wants to be asked for its file format.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             if uri:
                 folder = Path(uri)
             else:
@@ -327,20 +386,28 @@ class MLflowWriter(Writer):
         if runs:
             run = runs[0]
         else:
-            run = self._client.create_run(experiment_id, run_name=run_id, tags={"hookflow.run": run_id})
+            run = self._client.create_run(
+                experiment_id, run_name=run_id, tags={"hookflow.run": run_id}
+            )
         self._run = run.info.run_id
         self._metrics = set(run.data.metrics)
         """The metrics that MLflow has, by its names."""
         if runs:
             self._client.update_run(self._run, status="RUNNING")
 
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+    def write_scalar(
+        self, name: str, value: float, iteration: int, epoch: int, time: float
+    ) -> None:
         metric = self._metric(_replace_disallowed(name))
-        self._client.log_metric(self._run, metric, value, timestamp=round(time * 1000), step=iteration)
+        self._client.log_metric(
+            self._run, metric, value, timestamp=round(time * 1000), step=iteration
+        )
         self._metrics.add(metric)
 
     def _metric(self, name: str) -> str:
-        """Return what a metric is called: in a folder it is a file, and `lr` cannot be beside `lr/0`."""
+        """Return what a metric is called: in a folder it is a file,
+        and `lr` cannot be beside `lr/0`.
+        """
         if not self._in_files or name in self._metrics:
             return name
         if any(other.startswith(f"{name}/") for other in self._metrics):
@@ -351,17 +418,29 @@ class MLflowWriter(Writer):
                 return f"{other}.{rest}"
         return name
 
-    def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
+    def write_image(
+        self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float
+    ) -> None:
         self._client.log_artifact(self._run, str(file), f"images/{_replace_disallowed(name)}")
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
-        self._client.log_text(self._run, text, f"texts/{_replace_disallowed(name)}/it{iteration:08}.txt")
+        self._client.log_text(
+            self._run, text, f"texts/{_replace_disallowed(name)}/it{iteration:08}.txt"
+        )
 
     def write_histogram(
-        self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
+        self,
+        name: str,
+        edges: Sequence[float],
+        counts: Sequence[int],
+        iteration: int,
+        epoch: int,
+        time: float,
     ) -> None:
         histogram = {"edges": list(edges), "counts": list(counts)}
-        self._client.log_dict(self._run, histogram, f"histograms/{_replace_disallowed(name)}/it{iteration:08}.json")
+        self._client.log_dict(
+            self._run, histogram, f"histograms/{_replace_disallowed(name)}/it{iteration:08}.json"
+        )
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         parameters = []
@@ -381,14 +460,17 @@ def _replace_disallowed(name: str) -> str:
 
 
 STEP_METRIC = "iteration"
-"""The metric that charts have as their x axis: W&B's own step counts calls, and takes none that comes late."""
+"""The metric that charts have as their x axis: W&B's own step counts calls,
+and takes none that comes late.
+"""
 
 
 class WandbWriter(Writer):
-    """A run of Weights & Biases, in files that `wandb sync` uploads, or with `mode = "online"` at once.
+    """A run of Weights & Biases, in files that `wandb sync` uploads, or with `mode = "online"` at
+    once.
 
-    `project` is the pipeline's name if left out. A resumed run goes on under the same id, and what was written before
-    is not written again.
+    `project` is the pipeline's name if left out. A resumed run goes on under the same id, and what
+    was written before is not written again.
     """
 
     def __init__(
@@ -419,10 +501,14 @@ class WandbWriter(Writer):
     def _log(self, name: str, value: Any, iteration: int) -> None:
         self._run.log({STEP_METRIC: iteration, name: value})
 
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+    def write_scalar(
+        self, name: str, value: float, iteration: int, epoch: int, time: float
+    ) -> None:
         self._log(name, value, iteration)
 
-    def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
+    def write_image(
+        self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float
+    ) -> None:
         image = self._wandb.Image(str(file), caption=caption or None)
         self._log(name, image, iteration)
 
@@ -433,7 +519,13 @@ class WandbWriter(Writer):
         self._log(name, html, iteration)
 
     def write_histogram(
-        self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
+        self,
+        name: str,
+        edges: Sequence[float],
+        counts: Sequence[int],
+        iteration: int,
+        epoch: int,
+        time: float,
     ) -> None:
         histogram = self._wandb.Histogram(np_histogram=(list(counts), list(edges)))
         self._log(name, histogram, iteration)
@@ -448,27 +540,38 @@ class WandbWriter(Writer):
 class TrackioWriter(Writer):
     """A run of trackio: in its folder of this machine, or in a Space of Hugging Face's hub.
 
-    `project` is the pipeline's name if left out. A resumed run goes on in the same run of trackio, and what that has
-    already is not written again.
+    `project` is the pipeline's name if left out. A resumed run goes on in the same run of trackio,
+    and what that has already is not written again.
     """
 
-    def __init__(self, run_name: str, run_id: str, project: str = "", space: str | None = None) -> None:
+    def __init__(
+        self, run_name: str, run_id: str, project: str = "", space: str | None = None
+    ) -> None:
         import trackio
 
         self._trackio = trackio
         name = project or run_name
         self._run = trackio.init(
-            project=name, name=run_id, space_id=space, resume="allow", embed=False, auto_log_gpu=False
+            project=name,
+            name=run_id,
+            space_id=space,
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
         )
 
     def _log(self, name: str, value: Any, iteration: int) -> None:
         metrics = {name: value}
         self._run.log(metrics, step=iteration)
 
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+    def write_scalar(
+        self, name: str, value: float, iteration: int, epoch: int, time: float
+    ) -> None:
         self._log(name, value, iteration)
 
-    def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
+    def write_image(
+        self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float
+    ) -> None:
         image = self._trackio.Image(str(file), caption=caption or None)
         self._log(name, image, iteration)
 
@@ -477,7 +580,13 @@ class TrackioWriter(Writer):
         self._log(name, markdown, iteration)
 
     def write_histogram(
-        self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
+        self,
+        name: str,
+        edges: Sequence[float],
+        counts: Sequence[int],
+        iteration: int,
+        epoch: int,
+        time: float,
     ) -> None:
         pair = (list(counts), list(edges))
         histogram = self._trackio.Histogram(np_histogram=pair)

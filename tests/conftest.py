@@ -49,7 +49,8 @@ TOY = TESTS / "support" / "toy.toml"
 TOY_FILES = ("toy.toml", "toy.py", "common_hooks.py")
 """What a test copies that wants the toy pipeline in a folder of its own."""
 PROCESSOR = str(Path(sitecustomize.__file__).parent)
-# What a CI, an ssh session or a launcher says here, and hookflow, Rich, Textual or torch would obey.
+# What a CI, an ssh session or a launcher says here, and hookflow, Rich, Textual or torch would
+# obey.
 ELSEWHERE = re.compile(
     "CI|GITHUB_ACTIONS|LANG|LC_.*|(NO|FORCE)_COLOR|COLORTERM|TTY_.*|COLUMNS|LINES|SSH_.*|TEXTUAL.*|XDG_.*|"
     "PYTHONDONTWRITEBYTECODE|RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|CUBLAS_.*"
@@ -63,11 +64,18 @@ NewRun = Callable[..., RunDir]
 Train = Callable[..., int]
 Trained = Callable[..., RunDir]
 
-# A busy machine is no mistake, and the same commit has the same result: `make test-long` draws anew each time.
+# A busy machine is no mistake, and the same commit has the same result: `make test-long` draws anew
+# each time.
 settings.register_profile(
-    "hookflow", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=50
+    "hookflow",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    max_examples=50,
 )
-settings.register_profile("long", settings.get_profile("hookflow"), derandomize=False, max_examples=200)
+settings.register_profile(
+    "long", settings.get_profile("hookflow"), derandomize=False, max_examples=200
+)
 settings.load_profile("hookflow")
 
 
@@ -88,19 +96,27 @@ use = "circle"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--bf16", choices=["on", "off"], help="whether the CPU computes in bf16, whatever it says")
+    parser.addoption(
+        "--bf16", choices=["on", "off"], help="whether the CPU computes in bf16, whatever it says"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the processes that tests start ask the same processor as this one, and none the machine that they are on."""
+    """Let the processes that tests start ask the same processor as this one,
+    and none the machine that they are on.
+    """
     for name in filter(ELSEWHERE.fullmatch, list(os.environ)):
         del os.environ[name]
     home = tempfile.TemporaryDirectory(prefix="hookflow-home-")
     config.add_cleanup(home.cleanup)
-    for kind in ("CONFIG", "CACHE"):  # the dashboard is as it comes, and keeps no snapshots for the user
+    # The dashboard is as it comes, and keeps no snapshots for the user.
+    for kind in ("CONFIG", "CACHE"):
         os.environ[f"XDG_{kind}_HOME"] = os.path.join(home.name, kind.lower())  # noqa: PTH118
-    sys.dont_write_bytecode = False  # to compile the tests, and hookflow in each process, takes half a minute
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
+    # To compile the tests, and hookflow in each process, takes half a minute.
+    sys.dont_write_bytecode = False
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (PROCESSOR, os.environ.get("PYTHONPATH")))
+    )
     os.environ["TZ"] = "UTC"  # times of day are drawn where the reader is
     time.tzset()
     os.environ["OMP_NUM_THREADS"] = "1"  # the threads of a small net wait for one another, and spin
@@ -114,14 +130,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _patch_whole_suite() -> None:
     """Replace what costs a short training more than its iterations."""
-    # An interpreter that imports torch takes seconds: trainings and hooks' processes are forked off a server.
+    # An interpreter that imports torch takes seconds: trainings and hooks' processes are forked off
+    # a server.
     for module in (launch, hook_process):
         module.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Spawned})  # type: ignore[assignment]
     # What `pytest_runtest_setup` has frozen stays frozen: a training would unfreeze it at its end,
     main.collect_seldom = lambda: nullcontext(lambda: None)  # type: ignore[assignment]
     # and when it is built anew to go back to a checkpoint.
     main.gc = SimpleNamespace(**{**vars(gc), "unfreeze": lambda: None})  # type: ignore[assignment]
-    # The source of each built-in hook would be parsed anew for each pipeline: a tenth of a short training.
+    # The source of each built-in hook would be parsed anew for each pipeline: a tenth of a short
+    # training.
     compiling.Inspection = _inspected  # type: ignore[assignment,misc]
     # Each of thousands of runs would start git; those in a process of their own do.
     code_recorder.CodeRecorder._ask_git = lambda recorder: None  # type: ignore[method-assign]
@@ -139,12 +157,16 @@ _inspected_once = cache(Inspection)
 
 def _inspected(hook: Any, points: Points) -> Inspection:
     """Inspect a built-in hook once, and any other each time."""
-    built_in = points is DEFAULT_POINTS and str(getattr(hook, "__module__", "")).startswith("hookflow.")
+    built_in = points is DEFAULT_POINTS and str(getattr(hook, "__module__", "")).startswith(
+        "hookflow."
+    )
     return (_inspected_once if built_in else Inspection)(hook, points)
 
 
 def pytest_runtest_setup() -> None:
-    """Keep what has been imported out of every search for garbage: they took a fifth of the suite's time."""
+    """Keep what has been imported out of every search for garbage:
+    they took a fifth of the suite's time.
+    """
     global _modules
     if len(sys.modules) > _modules + 50:
         _modules = len(sys.modules)
@@ -153,21 +175,26 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture
 def interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let trainings and the processes of hooks be interpreters that are started, as they are for a user."""
+    """Let trainings and the processes of hooks be interpreters that are started,
+    as they are for a user.
+    """
     for module in (launch, hook_process):
         monkeypatch.setattr(module, "subprocess", subprocess)
 
 
 @pytest.fixture
 def new_run(tmp_path: Path) -> NewRun:
-    """Make the directory of a new run of a pipeline, with overrides, and some of its text swapped for other.
+    """Make the directory of a new run of a pipeline, with overrides, and some of its text swapped
+    for other.
 
     Nothing is trained yet.
     """
     return partial(make_run, tmp_path)
 
 
-def make_run(folder: Path, *overrides: str, swap: tuple[str, str] | None = None, pipeline: Path = TOY) -> RunDir:
+def make_run(
+    folder: Path, *overrides: str, swap: tuple[str, str] | None = None, pipeline: Path = TOY
+) -> RunDir:
     text = pipeline.read_text()
     threads = "run.threads=1"  # two runs in a row must not fight for the processor
     loaded = parse(text.replace(*swap) if swap else text, pipeline, (threads, *overrides))
@@ -177,7 +204,9 @@ def make_run(folder: Path, *overrides: str, swap: tuple[str, str] | None = None,
 
 
 def train_toy(folder: Path, *overrides: str, **options: Any) -> RunDir:
-    """Train the toy pipeline, or another one, in this process, below a folder; handlers of signals are put back."""
+    """Train the toy pipeline, or another one, in this process, below a folder;
+    handlers of signals are put back.
+    """
     from hookflow.runner.attempt.main import train
 
     run_dir = make_run(folder, *overrides, **options)
@@ -188,8 +217,14 @@ def train_toy(folder: Path, *overrides: str, **options: Any) -> RunDir:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Train a run of these overrides once for all tests, which only read it: they compare others with it."""
-    return cache(lambda *overrides, **options: train_toy(tmp_path_factory.mktemp("alone"), *overrides, **options))
+    """Train a run of these overrides once for all tests, which only read it:
+    they compare others with it.
+    """
+    return cache(
+        lambda *overrides, **options: train_toy(
+            tmp_path_factory.mktemp("alone"), *overrides, **options
+        )
+    )
 
 
 @pytest.fixture(scope="session")
@@ -199,7 +234,9 @@ def left_alone(undisturbed: Trained) -> RunDir:
 
 
 def refusal(*overrides: str) -> Problem:
-    """Return the one problem for which the toy pipeline with these overrides is refused before anything is built."""
+    """Return the one problem for which the toy pipeline with these overrides is
+    refused before anything is built.
+    """
     with pytest.raises(UserError) as refused:
         compile_pipeline(parse(TOY.read_text(), TOY, overrides))
     (problem,) = refused.value.problems
@@ -208,14 +245,18 @@ def refusal(*overrides: str) -> Problem:
 
 @pytest.fixture(autouse=True)
 def _nothing_masked() -> Iterator[None]:
-    """Forget what the pipelines of a test have taken from the environment: it is masked in the whole process."""
+    """Forget what the pipelines of a test have taken from the environment:
+    it is masked in the whole process.
+    """
     yield
     text.remove_masks([*text._values])
 
 
 @pytest.fixture
 def train_here() -> Iterator[Callable[..., int]]:
-    """Train a run in this process and return its exit code; signal handlers are put back afterwards."""
+    """Train a run in this process and return its exit code;
+    signal handlers are put back afterwards.
+    """
 
     from hookflow.runner.attempt.main import train
 
@@ -224,7 +265,9 @@ def train_here() -> Iterator[Callable[..., int]]:
 
 
 def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 1) -> list[str]:
-    """Return overrides for hooks that send their own process a signal at these points and iterations, once each."""
+    """Return overrides for hooks that send their own process a signal at these
+    points and iterations, once each.
+    """
     return [
         f'hooks.strike{k}={{use="tests.support.common_hooks:Interrupts", points=["{point}"], '
         f'args={{mark="{tmp_path / f"mark{k}"}", at={at}, number={number}, times={times}}}}}'
@@ -233,12 +276,19 @@ def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 
 
 
 @pytest.fixture
-def resumes_alike(undisturbed: Trained, new_run: NewRun, train_here: Train, tmp_path: Path) -> NewRun:
-    """Assert that a run which a signal ends at a point, and which is resumed, ends as the same run does in one go."""
+def resumes_alike(
+    undisturbed: Trained, new_run: NewRun, train_here: Train, tmp_path: Path
+) -> NewRun:
+    """Assert that a run which a signal ends at a point, and which is resumed,
+    ends as the same run does in one go.
+    """
     from tests.runner.same import assert_same_end
 
-    def check(*overrides: str, point: str, at: int, number: int = signal.SIGTERM, **options: Any) -> RunDir:
-        times = 2 if number in (signal.SIGTERM, signal.SIGUSR1) else 1  # as one, which Slurm's signals are
+    def check(
+        *overrides: str, point: str, at: int, number: int = signal.SIGTERM, **options: Any
+    ) -> RunDir:
+        # As one, which Slurm's signals are.
+        times = 2 if number in (signal.SIGTERM, signal.SIGUSR1) else 1
         cut = new_run(*overrides, *strikes(tmp_path, number, (point, at), times=times), **options)
         if number == signal.SIGKILL:
             assert Training(cut).wait() == -number
@@ -255,7 +305,9 @@ def resumes_alike(undisturbed: Trained, new_run: NewRun, train_here: Train, tmp_
 def trained(new_run: NewRun, train_here: Train) -> Trained:
     """Train a new run in this process, and return its directory; `code` is the exit code."""
 
-    def run(*overrides: str, code: int = 0, swap: tuple[str, str] | None = None, pipeline: Path = TOY) -> RunDir:
+    def run(
+        *overrides: str, code: int = 0, swap: tuple[str, str] | None = None, pipeline: Path = TOY
+    ) -> RunDir:
         run_dir = new_run(*overrides, swap=swap, pipeline=pipeline)
         assert train_here(run_dir) == code, records(run_dir, "end")
         return run_dir
@@ -265,7 +317,9 @@ def trained(new_run: NewRun, train_here: Train) -> Trained:
 
 @pytest.fixture
 def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nothing depend on how long a disk takes: what is saved at a boundary is on the disk by the next one."""
+    """Let nothing depend on how long a disk takes:
+    what is saved at a boundary is on the disk by the next one.
+    """
     from hookflow.runner.state import checkpoint_manager as manager
     from hookflow.runner.state.checkpoint_manager import PendingCheckpoint, begin
 
@@ -281,7 +335,8 @@ Done = subprocess.CompletedProcess[str]
 
 
 def hookflow(*arguments: str, cwd: Path, code: int | None = None) -> Done:
-    """Run the command line as a user would, in a directory of its own, and return what it printed; check its exit code.
+    """Run the command line as a user would, in a directory of its own, and return what it printed;
+    check its exit code.
 
     The process, and what it starts, is forked off a server that has imported torch.
     """
@@ -296,14 +351,22 @@ def checked(done: Done, code: int | None) -> Done:
 
 
 def hookflow_begun(*arguments: str, cwd: Path, **streams: Any) -> Spawned:
-    """Begin to do that and return the process, whose output and errors are pipes of text unless `streams` are given."""
+    """Begin to do that and return the process,
+    whose output and errors are pipes of text unless `streams` are given.
+    """
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     command = (sys.executable, "-m", "hookflow", *arguments)
     return Spawned(command, cwd=cwd, env=environment, **(streams or pipes))
 
 
-_command_of = cache(typer.main.get_command)  # to build the command line takes longer than most of its commands
+# To build the command line takes longer than most of its commands.
+_command_of = cache(typer.main.get_command)
 
 
 def hookflow_here(*arguments: str, cwd: Path, code: int | None = None) -> Done:
@@ -315,7 +378,12 @@ def hookflow_here(*arguments: str, cwd: Path, code: int | None = None) -> Done:
 
     out, errors, ended = io.StringIO(), io.StringIO(), 0
     threshold, held = gc.get_threshold(), {*run_lock._held}
-    with handlers_put_back(), pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
+    with (
+        handlers_put_back(),
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(out),
+        redirect_stderr(errors),
+    ):
         patch.chdir(cwd)
         patch.setenv("COLUMNS", "100")
         patch.setenv("NO_COLOR", "1")
@@ -338,19 +406,32 @@ def run_here(*arguments: str, cwd: Path, code: int | None = None) -> Done:
 
 
 def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]:
-    """Return the records of a run's event log, of one kind or all; of scalars one for each iteration."""
+    """Return the records of a run's event log, of one kind or all;
+    of scalars one for each iteration.
+    """
     everything = TailReader(run_dir.events).read_all()
-    return [each for record in everything if kind is None or record["k"] == kind for each in rows(record)]
+    return [
+        each
+        for record in everything
+        if kind is None or record["k"] == kind
+        for each in rows(record)
+    ]
 
 
 def rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a record of scalars as records; any other record as it is."""
-    return [{"k": "scalars", **row._asdict()} for row in unpack(record)] if record["k"] == "scalars" else [record]  # type: ignore[arg-type]
+    return (
+        [{"k": "scalars", **row._asdict()} for row in unpack(record)]
+        if record["k"] == "scalars"
+        else [record]
+    )  # type: ignore[arg-type]
 
 
 def messages(run_dir: RunDir, level: str | None = None) -> list[str]:
     """Return the texts of a run's messages, of one level or all."""
-    return [str(r["text"]) for r in records(run_dir, "message") if level is None or r["level"] == level]
+    return [
+        str(r["text"]) for r in records(run_dir, "message") if level is None or r["level"] == level
+    ]
 
 
 def reason(run_dir: RunDir) -> str:
@@ -375,7 +456,9 @@ def firings(run_dir: RunDir) -> dict[tuple[str, str], int]:
 
 
 def wait_for(condition: Callable[[], object], what: str = "the condition") -> None:
-    """Look again and again until the condition holds; `what` is told when it does not within LIMIT seconds."""
+    """Look again and again until the condition holds;
+    `what` is told when it does not within LIMIT seconds.
+    """
     end = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < end, f"waited {LIMIT} s in vain for {what}"

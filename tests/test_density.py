@@ -1,7 +1,8 @@
-"""How much a statement of the package holds: nodes of the syntax tree a statement, by package and by file.
+"""How much a statement of the package holds: nodes of the syntax tree a statement, by package and
+by file.
 
-Wrapping a line does not change it, a value with a name of its own does. PyTorch Lightning, MMEngine and Textual are
-at 7.2 to 7.3, Optuna is at 8.0.
+Wrapping a line does not change it, a value with a name of its own does. PyTorch Lightning, MMEngine
+and Textual are at 7.2 to 7.3, Optuna is at 8.0.
 """
 
 import ast
@@ -12,8 +13,10 @@ from tests.support.package_source import ROOT, trees
 
 MOST_OF_A_FILE = 10.0
 TABLE_FILES = {
-    "adapters/huggingface_tables.py",  # events of Hugging Face's Trainer, each with its place in hookflow
-    "adapters/lightning_tables.py",  # attributes of Lightning's objects, each with its place in hookflow
+    # Events of Hugging Face's Trainer, each with its place in hookflow.
+    "adapters/huggingface_tables.py",
+    # Attributes of Lightning's objects, each with its place in hookflow.
+    "adapters/lightning_tables.py",
     "adapters/mmengine_tables.py",  # those of MMEngine's
     "adapters/translations.py",  # names of other frameworks, each with hookflow's
     "callbacks/__init__.py",  # one function for each framework, and long signatures
@@ -96,7 +99,11 @@ def test_no_package_is_denser_than_it_was() -> None:
         statements[package] += of_file[1]
     rates = {package: nodes[package] / statements[package] for package in nodes}
     assert rates.keys() == MOST_OF_A_PACKAGE.keys()
-    assert not {package: round(rate, 2) for package, rate in rates.items() if rate > MOST_OF_A_PACKAGE[package]}
+    assert not {
+        package: round(rate, 2)
+        for package, rate in rates.items()
+        if rate > MOST_OF_A_PACKAGE[package]
+    }
 
 
 def package_of(path: Path) -> str:

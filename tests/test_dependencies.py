@@ -37,7 +37,11 @@ def installed(requirement: Requirement) -> dict[str, list[Requirement]]:
         except PackageNotFoundError:
             continue
         extras = [{"extra": extra} for extra in ("", *wanted.extras)]
-        needs = [n for n in map(Requirement, lines) if n.marker is None or any(map(n.marker.evaluate, extras))]
+        needs = [
+            n
+            for n in map(Requirement, lines)
+            if n.marker is None or any(map(n.marker.evaluate, extras))
+        ]
         if name not in packages or wanted.extras:
             waiting += [need for need in needs if need not in packages.get(name, [])]
             packages[name] = needs

@@ -35,19 +35,26 @@ def test_no_files_import_one_another() -> None:
     there = {name.removesuffix(".__init__"): file for file, name in names.items()}
     graph: nx.DiGraph[str] = nx.DiGraph()
     for name, file in there.items():
-        graph.add_edges_from((name, other) for other in imported(name, file, trees()[file], there) if other in there)
+        graph.add_edges_from(
+            (name, other) for other in imported(name, file, trees()[file], there) if other in there
+        )
     cycles = []
     for files in nx.strongly_connected_components(graph):
         if len(files) > 1:
-            (first, *others) = (start for start, _ in nx.find_cycle(graph.subgraph(files)))
-            cycles.append(f"{' → '.join((first, *others, first))} (of {len(files)} files that import one another)")
+            first, *others = (start for start, _ in nx.find_cycle(graph.subgraph(files)))
+            cycles.append(
+                f"{' → '.join((first, *others, first))} (of {len(files)} files that import one"
+                " another)"
+            )
     assert not cycles, "\n".join(cycles)
 
 
 def test_what_names_commands_checks_and_reads_imports_nothing_heavy(tmp_path: Path) -> None:
     run = make(tmp_path / "runs")
     read = "run.scalars(), run.metrics, run.plan, run.status, run.checkpoints"
-    commands = "import hookflow.cli.control, hookflow.cli.runs, hookflow.service.runs, hookflow.monitor"
+    commands = (
+        "import hookflow.cli.control, hookflow.cli.runs, hookflow.service.runs, hookflow.monitor"
+    )
     for steps in (
         {
             "import hookflow; dir(hookflow)": {
@@ -68,6 +75,8 @@ def test_what_names_commands_checks_and_reads_imports_nothing_heavy(tmp_path: Pa
         },
         {"import hookflow.runner.attempt.main, hookflow.runner.attempt.attempt": {"networkx"}},
     ):
-        code = "".join(f"{step}\nprint(*{heavy} & sys.modules.keys())\n" for step, heavy in steps.items())
+        code = "".join(
+            f"{step}\nprint(*{heavy} & sys.modules.keys())\n" for step, heavy in steps.items()
+        )
         process = [sys.executable, "-c", f"import sys\n{code}"]
         assert subprocess.check_output(process, text=True) == "\n" * len(steps)

@@ -1,4 +1,6 @@
-"""ASCII for what a stream cannot encode: all that the package draws is in the table, in as many cells."""
+"""ASCII for what a stream cannot encode: all that the package draws is
+in the table, in as many cells.
+"""
 
 import ast
 import io
@@ -19,7 +21,13 @@ WIDER = {"≥", "≤", "±"}
 def test_every_character_that_the_package_prints_has_a_substitute_as_wide() -> None:
     for path, tree in trees().items():
         texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-        drawn = {character for text in texts if isinstance(text, str) for character in text if character > "\x7f"}
+        drawn = {
+            character
+            for text in texts
+            if isinstance(text, str)
+            for character in text
+            if character > "\x7f"
+        }
         assert not [each for each in drawn if each.isprintable() and not substitute(each)], path
     every = [*ASCII_SUBSTITUTES, *map(chr, text.BRAILLE_RANGE)]
     assert all(substitute(each).isascii() for each in every)

@@ -1,1 +1,3 @@
-"""Adapters of other frameworks' hooks: each is found by the registry in `hookflow.hooks.adapter_registry`."""
+"""Adapters of other frameworks' hooks: each is found by the registry in
+`hookflow.hooks.adapter_registry`.
+"""

@@ -1,7 +1,9 @@
-"""Callbacks of Hugging Face's Trainer, unmodified: each is called as there, with its `args`, `state` and `control`.
+"""Callbacks of Hugging Face's Trainer, unmodified: each is called as there, with its `args`,
+`state` and `control`.
 
-`use = "huggingface:EarlyStoppingCallback"` names a callback of transformers; any other class with `TrainerCallback`
-among its bases is adapted likewise. Source: `transformers.trainer_callback`, version 5.24.
+`use = "huggingface:EarlyStoppingCallback"` names a callback of transformers; any other class with
+`TrainerCallback` among its bases is adapted likewise. Source: `transformers.trainer_callback`,
+version 5.24.
 """
 
 import inspect
@@ -53,8 +55,13 @@ class HuggingFaceAdapter(HookAdapter):
     )
 
     def find(self, name: str, where: Where | None) -> type:
-        """Return the callback of transformers that has this name. Raises UserError where there is none."""
-        problem = missing_package(f'use = "huggingface:{name}"', TRANSFORMERS_PACKAGE, "huggingface", where)
+        """Return the callback of transformers that has this name.
+
+        Raises UserError where there is none.
+        """
+        problem = missing_package(
+            f'use = "huggingface:{name}"', TRANSFORMERS_PACKAGE, "huggingface", where
+        )
         if problem is not None:
             raise UserError(problem)
         known: list[str] = []
@@ -63,7 +70,9 @@ class HuggingFaceAdapter(HookAdapter):
             if isinstance(kind, type) and self.claims(kind):
                 return kind
             known += [each for each in dir(module) if each.endswith("Callback")]
-        raise UserError(Problem(f'transformers has no callback "{name}"', where, nearest(name, known)))
+        raise UserError(
+            Problem(f'transformers has no callback "{name}"', where, nearest(name, known))
+        )
 
     def claims(self, kind: type) -> bool:
         """Say whether a class is derived from `TrainerCallback`."""
@@ -89,7 +98,10 @@ class HuggingFaceAdapter(HookAdapter):
             node = nodes[name]
             triggered = [bound for bound in node.bound if bound.trigger != Trigger()]
             if triggered:
-                message = f"a TrainerCallback is called at each {triggered[0].point}, and decides itself what it does"
+                message = (
+                    f"a TrainerCallback is called at each {triggered[0].point}, and decides itself"
+                    " what it does"
+                )
                 yield Problem(message, node.where, "leave every, from, until and when out")
 
 
@@ -101,7 +113,9 @@ def is_callback_base(kind: type) -> bool:
 
 
 def find_points(kind: type) -> Iterator[str]:
-    """Yield the points at which a callback has something to do, and those that the trainer counts by."""
+    """Yield the points at which a callback has something to do,
+    and those that the trainer counts by.
+    """
     own_names = list_own_names(kind, is_callback_base)
     for point, called in EVENT_POINTS.items():
         starts_pass = PASS_START_EVENTS.get(point) in own_names
@@ -113,12 +127,20 @@ def _check_supported(kind: type, where: Where | None) -> None:
     """Raise UserError for a callback that needs what hookflow has not."""
     name = kind.__name__
     if name in REPLACEMENT_HINTS and get_module_name(kind).startswith(f"{TRANSFORMERS_PACKAGE}."):
-        raise UserError(Problem(f"{name} is a part of Hugging Face's Trainer", where, REPLACEMENT_HINTS[name]))
+        raise UserError(
+            Problem(f"{name} is a part of Hugging Face's Trainer", where, REPLACEMENT_HINTS[name])
+        )
     own_names = list_own_names(kind, is_callback_base)
     if PUSH_EVENT in own_names:
-        hint = "a run pushes nothing to the Hub: copy_to of checkpoint copies, and export writes a file"
+        hint = (
+            "a run pushes nothing to the Hub: copy_to of checkpoint copies, and export writes a"
+            " file"
+        )
         raise UserError(Problem(f"{name}.{PUSH_EVENT} has no point here", where, hint))
     parameters = inspect.signature(kind).parameters
     if TRAINER_ARGUMENT in parameters or not own_names.isdisjoint(TRAINER_METHODS):
-        hint = "what a callback is given here are args, state, control, and the model, the optimizer and the data"
+        hint = (
+            "what a callback is given here are args, state, control, and the model, the optimizer"
+            " and the data"
+        )
         raise UserError(Problem(f"{name} takes a Trainer, and there is none here", where, hint))

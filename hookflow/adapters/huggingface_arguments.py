@@ -47,7 +47,9 @@ def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
     }
     if run.optimizers:
         first = next(iter(run.optimizers.values()))
-        values["learning_rate"] = float(first.param_groups[0].get("initial_lr", first.param_groups[0]["lr"]))
+        values["learning_rate"] = float(
+            first.param_groups[0].get("initial_lr", first.param_groups[0]["lr"])
+        )
         values["weight_decay"] = float(first.param_groups[0].get("weight_decay", 0.0))
     arguments = _make_arguments_class()(**values)
     arguments.view_of_run = run
@@ -131,28 +133,39 @@ class RecordedPipeline:
     """The recorded pipeline of a run, as far as arguments of Hugging Face's come from it."""
 
     def __init__(self, run: Run) -> None:
-        from hookflow.pipeline.load import load  # loads pydantic, which `hookflow --help` does without
+        # Loads pydantic, which `hookflow --help` does without.
+        from hookflow.pipeline.load import load
 
         self.pipeline = load(RunDir(run.dir).pipeline, recorded=True).pipeline
         self.section = self.pipeline.run
 
     def list_hooks_of_class(self, kind: type, name: str) -> list[HookNode]:
-        """Return the tables of the hooks of a class, which a pipeline calls by its short name or by its place."""
+        """Return the tables of the hooks of a class,
+        which a pipeline calls by its short name or by its place.
+        """
         uses = (name, f"{kind.__module__}:{kind.__name__}")
-        return [table for table in self.pipeline.hooks.values() if table.enabled and table.use in uses]
+        return [
+            table for table in self.pipeline.hooks.values() if table.enabled and table.use in uses
+        ]
 
     def find_ranking(self) -> RankingSpec | None:
-        """Return the metric of the validation by which checkpoints are the best; None if there is none."""
+        """Return the metric of the validation by which checkpoints are the best;
+        None if there is none.
+        """
         for table in self.list_hooks_of_class(Checkpoint, "checkpoint"):
             args = dict(table.args)
             modes = Checkpoint.capabilities_for(args).monitors
             if modes and args.get("stage", "val") == "val":
                 metric = next(iter(modes))
-                return RankingSpec(metric, modes[metric], name_best(metric, modes), args.get("restore_best", False))
+                return RankingSpec(
+                    metric, modes[metric], name_best(metric, modes), args.get("restore_best", False)
+                )
         return None
 
     def clips_gradients(self) -> bool:
-        """Say whether a hook changes the gradients before the step, so that their norm is no more what it was."""
+        """Say whether a hook changes the gradients before the step,
+        so that their norm is no more what it was.
+        """
         return bool(self.list_hooks_of_class(GradClip, "grad_clip"))
 
     def read_max_grad_norm(self) -> float:
@@ -210,7 +223,8 @@ def _make_evaluation_arguments(run: Run, interval: Interval) -> dict[str, Any]:
     if interval.unit == "ep":
         steps = interval.value * run.iters_per_epoch
         return {"eval_strategy": "steps", "eval_steps": float(max(steps, 1))}
-    return {"eval_strategy": "steps", "eval_steps": float(run.max_iters)}  # by time: at the end, at the latest
+    # By time: at the end, at the latest.
+    return {"eval_strategy": "steps", "eval_steps": float(run.max_iters)}
 
 
 def _schedule_of_logs(run: Run, recorded: RecordedPipeline) -> dict[str, Any]:

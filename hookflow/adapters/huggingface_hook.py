@@ -20,18 +20,26 @@ CALLED_BY_THE_VIEW = ("on_log",)
 
 
 class HuggingFaceHook(AdaptedHook):
-    """A `TrainerCallback`. A checkpoint has its numbers and tensors that have changed, and the trainer's state."""
+    """A `TrainerCallback`.
 
-    capabilities = HookCapabilities(offload_blocker="it is a TrainerCallback, which is shown the state of the run")
+    A checkpoint has its numbers and tensors that have changed, and the trainer's state.
+    """
+
+    capabilities = HookCapabilities(
+        offload_blocker="it is a TrainerCallback, which is shown the state of the run"
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        from hookflow.hooks.arguments import with_functions  # loads pydantic, which `hookflow --help` does without
+        # Loads pydantic, which `hookflow --help` does without.
+        from hookflow.hooks.arguments import with_functions
 
         own_args = [with_functions(value) for value in args]
         self.callback: Any = self.kind(*own_args, **with_functions(kwargs))
         self._initial = deepcopy(select_state(vars(self.callback)))
         self._trainer: Callable[[], TrainerView] | None = None
-        """Keeps the trainer, which all callbacks share: what changes in it is no change of this hook."""
+        """Keeps the trainer, which all callbacks share:
+        what changes in it is no change of this hook.
+        """
 
     def fire(self, point: str, run: Run, offered: dict[str, Any]) -> None:
         """Call what Hugging Face's Trainer calls at this point of hookflow."""
@@ -63,19 +71,33 @@ class HuggingFaceHook(AdaptedHook):
     def _check(self, trainer: TrainerView) -> None:
         """Raise UserError where the run does not offer what this callback needs."""
         name = type(self.callback).__name__
-        if trainer.args.gradient_accumulation_steps > 1 and _has_own_method(type(self.callback), SUBSTEP_EVENT):
-            message = f"{name}.{SUBSTEP_EVENT} has no point here: an iteration ends with its last batch"
-            raise UserError(Problem(message, hint="run.accumulate = 1, or a hook at after_backward"))
+        if trainer.args.gradient_accumulation_steps > 1 and _has_own_method(
+            type(self.callback), SUBSTEP_EVENT
+        ):
+            message = (
+                f"{name}.{SUBSTEP_EVENT} has no point here: an iteration ends with its last batch"
+            )
+            raise UserError(
+                Problem(message, hint="run.accumulate = 1, or a hook at after_backward")
+            )
         bases = [base.__name__ for base in type(self.callback).__mro__]
         if "EarlyStoppingCallback" in bases and trainer.args.metric_for_best_model is None:
             message = f"{name} compares the metric of the best checkpoint, and no hook watches one"
-            raise UserError(Problem(message, hint='[hooks.checkpoint] use = "checkpoint", args = { monitor = "loss" }'))
+            raise UserError(
+                Problem(
+                    message,
+                    hint='[hooks.checkpoint] use = "checkpoint", args = { monitor = "loss" }',
+                )
+            )
 
     def state_dict(self) -> dict[str, Any]:
         trainer = {}
         if self._trainer is not None:
             trainer = self._trainer().state_dict()
-        return {"numbers": select_changed(select_state(vars(self.callback)), self._initial), "trainer": trainer}
+        return {
+            "numbers": select_changed(select_state(vars(self.callback)), self._initial),
+            "trainer": trainer,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         vars(self.callback).update(state["numbers"])

@@ -1,4 +1,5 @@
-"""The calls of Hugging Face's Trainer by point of hookflow, and which of its own callbacks have a counterpart.
+"""The calls of Hugging Face's Trainer by point of hookflow, and which of its own callbacks have a
+counterpart.
 
 Source: `transformers.trainer` and `transformers.trainer_callback`, version 5.24.
 """
@@ -47,7 +48,9 @@ ALWAYS_BOUND = (
     "after_copy_checkpoint",
     "after_train",
 )
-"""The points by which the trainer counts, logs and looks at the flags, whatever a callback has to do there."""
+"""The points by which the trainer counts, logs and looks at the flags,
+whatever a callback has to do there.
+"""
 
 PASS_START_EVENTS = {"before_test": "on_predict", "before_predict": "on_predict"}
 """Points at which a pass begins; an event at its end has its duration."""
@@ -65,13 +68,17 @@ POINT_READS: Mapping[str, tuple[str, ...]] = {
 }
 """The slots that the adapter itself reads, for any callback."""
 
-FLOW_HINT = "run.val_every, and the hooks log and checkpoint, say when; control's flags ask for more"
+FLOW_HINT = (
+    "run.val_every, and the hooks log and checkpoint, say when; control's flags ask for more"
+)
 PROGRESS_HINT = "the dashboard and the plain lines show the progress"
 REPLACEMENT_HINTS: Mapping[str, str] = {
     "DefaultFlowCallback": FLOW_HINT,
     "ProgressCallback": PROGRESS_HINT,
     "NotebookProgressCallback": PROGRESS_HINT,
-    "JITCheckpointCallback": "a run that is sent SIGTERM saves at the next safe point, and is resumed by --resume",
+    "JITCheckpointCallback": (
+        "a run that is sent SIGTERM saves at the next safe point, and is resumed by --resume"
+    ),
 }
 """Callbacks of Hugging Face's own that are parts of its Trainer, with what does their work here."""
 

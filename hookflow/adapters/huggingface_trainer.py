@@ -1,4 +1,5 @@
-"""The part of Hugging Face's Trainer that its callbacks see: the state, the control with its flags, and the logs.
+"""The part of Hugging Face's Trainer that its callbacks see: the state, the control with its flags,
+and the logs.
 
 Source: `transformers.trainer` and `transformers.trainer_callback`, version 5.24.
 """
@@ -37,7 +38,9 @@ class LRSchedulerView(RunView):
 
     @property
     def base_lrs(self) -> list[float]:
-        return [float(group.get("initial_lr", group["lr"])) for group in self.optimizer.param_groups]
+        return [
+            float(group.get("initial_lr", group["lr"])) for group in self.optimizer.param_groups
+        ]
 
     def get_last_lr(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -78,7 +81,8 @@ class EvaluationSchedule:
         if self._every.unit == "ep" and not self._every.by_iterations:
             return self._run.epoch % int(self._every.value) == 0 or self._is_run_over()
         if self._has_entered(self._measure):
-            return self._every.unit == "ep"  # counted in iterations it was before the end of the epoch
+            # Counted in iterations it was before the end of the epoch.
+            return self._every.unit == "ep"
         return self._is_run_over() and not self._is_at_iter_limit()
 
     def _has_entered(self, measure: Measure) -> bool:
@@ -93,10 +97,11 @@ class EvaluationSchedule:
 
 
 class TrainerView(RunView):
-    """The state that the callbacks of a run share. Any attribute of the Trainer beyond its own raises.
+    """The state that the callbacks of a run share. Any attribute of the Trainer beyond its own
+    raises.
 
-    Hugging Face's Trainer calls an event of all callbacks, and then looks at the flags. Here each callback is a hook:
-    the flags are looked at once the last of them has been called at a point.
+    Hugging Face's Trainer calls an event of all callbacks, and then looks at the flags. Here each
+    callback is a hook: the flags are looked at once the last of them has been called at a point.
     """
 
     shown = "Hugging Face's Trainer"
@@ -108,7 +113,9 @@ class TrainerView(RunView):
         self._recorded = RecordedPipeline(run)
         self._ranking = self._recorded.find_ranking()
         self.args = make_arguments(run, self._recorded)
-        self.state = TrainerState(is_local_process_zero=run.rank == 0, is_world_process_zero=run.rank == 0)
+        self.state = TrainerState(
+            is_local_process_zero=run.rank == 0, is_world_process_zero=run.rank == 0
+        )
         self.control = TrainerControl()
         self.hooks: list[Any] = []
         """The hooks that call callbacks, in the order in which they have been fired first."""
@@ -190,7 +197,10 @@ class TrainerView(RunView):
     # Places: the calls of all hooks at one point.
 
     def enter(self, hook: Any, point: str, offered: Mapping[str, Any]) -> None:
-        """Note that a hook is about to be called. The first one at a place finds the state of this place."""
+        """Note that a hook is about to be called.
+
+        The first one at a place finds the state of this place.
+        """
         if hook not in self.hooks:
             self.hooks.append(hook)
         if self._is_settled or point != self.point or hook in self._called:
@@ -219,7 +229,9 @@ class TrainerView(RunView):
         return there
 
     def _leave_unfinished_place(self) -> None:
-        """Follow the flags of the place before where a hook was switched off, and expect that hook no more."""
+        """Follow the flags of the place before where a hook was switched off,
+        and expect that hook no more.
+        """
         if self._is_settled:
             return
         missing = [hook for hook in self._expected_hooks() if hook not in self._called]
@@ -306,7 +318,9 @@ class TrainerView(RunView):
         return batches_by_epoch(self.run.data["train"]).at(self.run.epoch)
 
     def _end_step(self, offered: Mapping[str, Any]) -> None:
-        """Count the step, and set the flags by the schedules of the run, as `DefaultFlowCallback` does."""
+        """Count the step, and set the flags by the schedules of the run,
+        as `DefaultFlowCallback` does.
+        """
         run = self.run
         state = self.state
         control = self.control
@@ -385,7 +399,12 @@ class TrainerView(RunView):
             self._compare_with_best()
         if self.point in ("after_train_iter", "after_train_epoch"):
             self._log_if_asked()
-        if self.point in ("after_train_iter", "after_train_epoch", "after_val", "after_copy_checkpoint"):
+        if self.point in (
+            "after_train_iter",
+            "after_train_epoch",
+            "after_val",
+            "after_copy_checkpoint",
+        ):
             self._follow_flags()
 
     def _follow_flags(self) -> None:
@@ -399,7 +418,9 @@ class TrainerView(RunView):
         if control.should_training_stop and not is_at_end and STOP_FLAG not in self._requested:
             run.stop("a callback of Hugging Face's has set control.should_training_stop")
             self._requested.add(STOP_FLAG)
-        is_in_epoch = self.point == "after_train_iter" and run.batch_idx < self._count_batches_of_epoch()
+        is_in_epoch = (
+            self.point == "after_train_iter" and run.batch_idx < self._count_batches_of_epoch()
+        )
         if control.should_epoch_stop and is_in_epoch:
             run.stop_epoch("a callback of Hugging Face's has set control.should_epoch_stop")
             self._requested.add("should_epoch_stop")
@@ -412,7 +433,9 @@ class TrainerView(RunView):
             self._requested.add("should_save")
 
     def _compare_with_best(self) -> None:
-        """Note the best metric so far, which the callbacks of the next evaluation are compared with."""
+        """Note the best metric so far, which the callbacks of the
+        next evaluation are compared with.
+        """
         name = self.args.metric_for_best_model
         if name is None:
             return
@@ -477,7 +500,9 @@ class TrainerView(RunView):
         self._log(logs)
 
     def _gradient_norm(self) -> float | None:
-        """Return the norm of the gradients of this step; None where they have been clipped since, or are shards."""
+        """Return the norm of the gradients of this step;
+        None where they have been clipped since, or are shards.
+        """
         if self._recorded.clips_gradients():
             return None
         present = collect_gradients(self._model)
@@ -510,7 +535,9 @@ class TrainerView(RunView):
 
         source = self.run.data[self._evaluated_split]
         num_samples = int(source.info["examples"])
-        measured: dict[str, float] = speed_metrics(prefix, self._pass_began, num_samples, len(source))
+        measured: dict[str, float] = speed_metrics(
+            prefix, self._pass_began, num_samples, len(source)
+        )
         return measured
 
     @property
@@ -523,10 +550,16 @@ class TrainerView(RunView):
         return EvaluationSchedule(self.run, self._recorded)
 
     def _count_flops(self, batch: Any) -> None:
-        """Add the operations of a batch by Hugging Face's formula; unknown where an iteration takes several."""
+        """Add the operations of a batch by Hugging Face's formula;
+        unknown where an iteration takes several.
+        """
         model = self._model
         name = getattr(model, "main_input_name", "input_ids")
-        if not isinstance(batch, Mapping) or name not in batch or not hasattr(model, "num_parameters"):
+        if (
+            not isinstance(batch, Mapping)
+            or name not in batch
+            or not hasattr(model, "num_parameters")
+        ):
             return
         if self.args.gradient_accumulation_steps > 1:
             self._flops = float("nan")
@@ -550,7 +583,8 @@ class TrainerView(RunView):
             "log_history": [dict(entry) for entry in state.log_history],
             "best_metric": state.best_metric,
             "best_global_step": state.best_global_step,
-            "best_is_saved": state.best_model_checkpoint is not None,  # the run may be somewhere else by then
+            # The run may be somewhere else by then.
+            "best_is_saved": state.best_model_checkpoint is not None,
             "total_flos": state.total_flos,
             "epoch_is_open": self._epoch_is_open,
             "loss": loss,
@@ -579,7 +613,10 @@ class TrainerView(RunView):
 
 
 def _make_withdrawal_problem(flag: str) -> Problem:
-    message = f"a callback of Hugging Face's has set control.{flag} back to False, and the run follows it already"
+    message = (
+        f"a callback of Hugging Face's has set control.{flag} back to False, and the run follows it"
+        " already"
+    )
     hints = {
         STOP_FLAG: "run.min_iters and run.min_epochs let a stop wait",
         EVALUATE_FLAG: "run.val_every says when the run validates",

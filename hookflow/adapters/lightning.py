@@ -1,7 +1,9 @@
-"""Callbacks of Lightning, unmodified: each is called as Lightning's Trainer does it, with a trainer that views the run.
+"""Callbacks of Lightning, unmodified: each is called as Lightning's Trainer does it, with a trainer
+that views the run.
 
-`use = "lightning:EarlyStopping"` names a callback of Lightning's own; any other class with Lightning's `Callback` among
-its bases is adapted likewise. Source: `lightning.pytorch.callbacks`, version 2.6.
+`use = "lightning:EarlyStopping"` names a callback of Lightning's own; any other class with
+Lightning's `Callback` among its bases is adapted likewise. Source: `lightning.pytorch.callbacks`,
+version 2.6.
 """
 
 from collections.abc import Iterator, Mapping
@@ -67,14 +69,21 @@ class LightningAdapter(HookAdapter):
     )
 
     def find(self, name: str, where: Where | None) -> type:
-        """Return the callback of Lightning that has this name. Raises UserError where there is none."""
+        """Return the callback of Lightning that has this name.
+
+        Raises UserError where there is none.
+        """
         package = _find_installed_package(name, where)
         callbacks = import_module(f"{package}.callbacks")
         result: Any = getattr(callbacks, name, None)
         if name == "SpikeDetection":  # the one callback that Lightning does not list
             result = import_module(f"{package}.callbacks.spike").SpikeDetection
         if not isinstance(result, type) or not self.claims(result):
-            raise UserError(Problem(f'Lightning has no callback "{name}"', where, nearest(name, callbacks.__all__)))
+            raise UserError(
+                Problem(
+                    f'Lightning has no callback "{name}"', where, nearest(name, callbacks.__all__)
+                )
+            )
         return result
 
     def claims(self, kind: type) -> bool:
@@ -90,14 +99,18 @@ class LightningAdapter(HookAdapter):
         writes: SlotNames | None = None
         if hook is LightningHook:  # the others declare their own
             slots = read_slots(kind, LIGHTNING_PACKAGES, CALLBACK_SLOTS)
-            reads = {point: slots.reads.get(point, ()) + ADAPTER_READS.get(point, ()) for point in points}
+            reads = {
+                point: slots.reads.get(point, ()) + ADAPTER_READS.get(point, ()) for point in points
+            }
             writes = slots.writes
         return AdaptedClassSpec(
             base=hook,
             arguments={point: CALLBACK_POINTS[point].arguments for point in points},
             reads=reads,
             writes=writes,
-            capabilities=read_adapted_capabilities(kind, hook, LIGHTNING_PACKAGES, CALLBACK_WRITES_OUTSIDE),
+            capabilities=read_adapted_capabilities(
+                kind, hook, LIGHTNING_PACKAGES, CALLBACK_WRITES_OUTSIDE
+            ),
             attributes={"package": _package_of(kind)},
         )
 
@@ -109,8 +122,13 @@ class LightningAdapter(HookAdapter):
             if not others or name not in hooks or not issubclass(hooks[name], WeightAveragingHook):
                 continue
             called = hooks[name].__name__
-            message = f'{called} sets the learning rates from one epoch on, and so does "{others[0]}"'
-            hint = 'use = "swa", and torch.optim.swa_utils:SWALR at the end of the chain of `scheduler`'
+            message = (
+                f'{called} sets the learning rates from one epoch on, and so does "{others[0]}"'
+            )
+            hint = (
+                'use = "swa", and torch.optim.swa_utils:SWALR at the end of the chain of'
+                " `scheduler`"
+            )
             yield Problem(message, nodes[name].where, hint)
 
 
@@ -123,7 +141,9 @@ def is_callback_base(kind: type) -> bool:
 
 
 def find_points(kind: type) -> Iterator[str]:
-    """Yield the points at which a callback has something to do, and those that the trainer counts by."""
+    """Yield the points at which a callback has something to do,
+    and those that the trainer counts by.
+    """
     own_names = list_own_names(kind, is_callback_base)
     if kind.__name__ == "LambdaCallback":  # its methods are arguments
         own_names.add(EPOCH_END)
@@ -139,7 +159,9 @@ def _find_installed_package(name: str, where: Where | None) -> str:
     for package in LIGHTNING_PACKAGES:
         if find_spec(package.partition(".")[0]):
             return package
-    problem = missing_package(f'use = "lightning:{name}"', LIGHTNING_PACKAGES[0], "lightning", where)
+    problem = missing_package(
+        f'use = "lightning:{name}"', LIGHTNING_PACKAGES[0], "lightning", where
+    )
     assert problem is not None
     raise UserError(problem)
 
@@ -148,14 +170,23 @@ def _check_supported(kind: type, where: Where | None) -> None:
     """Raise UserError for a callback that needs what hookflow has not."""
     name = kind.__name__
     if name in REPLACEMENT_HINTS and get_module_name(kind).startswith(LIGHTNING_PACKAGES):
-        raise UserError(Problem(f"{name} needs Lightning's Trainer", where, REPLACEMENT_HINTS[name]))
+        raise UserError(
+            Problem(f"{name} needs Lightning's Trainer", where, REPLACEMENT_HINTS[name])
+        )
     if "on_before_zero_grad" in list_own_names(kind, is_callback_base):
-        hint = "gradients are cleared before the forward pass: on_train_batch_end is the last method before that"
+        hint = (
+            "gradients are cleared before the forward pass: on_train_batch_end is the last method"
+            " before that"
+        )
         raise UserError(Problem(f"{name}.on_before_zero_grad has no point here", where, hint))
 
 
 def _choose_hook(kind: type) -> type[LightningHook]:
-    own_bases = {base.__name__ for base in get_bases(kind) if get_module_name(base).startswith(LIGHTNING_PACKAGES)}
+    own_bases = {
+        base.__name__
+        for base in get_bases(kind)
+        if get_module_name(base).startswith(LIGHTNING_PACKAGES)
+    }
     for name, hook in STEERING_HOOKS.items():
         if name in own_bases:
             return hook

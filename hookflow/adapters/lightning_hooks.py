@@ -21,30 +21,37 @@ from hookflow.hooks.tensors import enter_evaluation, in_mode, is_sharded
 
 
 class LightningHook(AdaptedHook):
-    """A callback of Lightning. A checkpoint has its `state_dict()`, and the numbers and tensors that have changed.
+    """A callback of Lightning. A checkpoint has its `state_dict()`, and the numbers and tensors
+    that have changed.
 
-    Lightning validates within the epoch, hookflow behind it: so `on_train_epoch_end` waits for the validation, or for
-    what comes next, where none follows.
+    Lightning validates within the epoch, hookflow behind it: so `on_train_epoch_end` waits for the
+    validation, or for what comes next, where none follows.
     """
 
-    capabilities = HookCapabilities(offload_blocker="it is a callback of Lightning, whose trainer shows all of the run")
+    capabilities = HookCapabilities(
+        offload_blocker="it is a callback of Lightning, whose trainer shows all of the run"
+    )
     package: ClassVar[str]
     """The package of Lightning that the callback is made for."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Points besides those that the callback has methods for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        from hookflow.hooks.arguments import with_functions  # loads pydantic, which `hookflow --help` does without
+        # Loads pydantic, which `hookflow --help` does without.
+        from hookflow.hooks.arguments import with_functions
 
         own_args = [with_functions(value) for value in args]
         self.callback: Any = self.kind(*own_args, **with_functions(kwargs))
-        if type(self.callback).__name__ == "SpikeDetection":  # its load_state_dict() has the wrong name
+        # Its load_state_dict() has the wrong name.
+        if type(self.callback).__name__ == "SpikeDetection":
             self.callback.running = self.callback.running_mean
         self._initial = deepcopy(select_state(vars(self.callback)))
         self._epoch_ends = False
         """Whether `on_train_epoch_end` is still to be called."""
         self._trainer: Callable[[], TrainerView] | None = None
-        """Keeps the trainer, which all callbacks share: what changes in it is no change of this hook."""
+        """Keeps the trainer, which all callbacks share:
+        what changes in it is no change of this hook.
+        """
 
     def fire(self, point: str, run: Run, offered: dict[str, Any]) -> None:
         """Call what Lightning calls at this point of hookflow."""
@@ -98,7 +105,9 @@ class LightningHook(AdaptedHook):
         with mode:
             self.callback.on_train_epoch_end(trainer, trainer.lightning_module)
 
-    def _arguments(self, name: str, trainer: TrainerView, offered: dict[str, Any]) -> list[tuple[Any, ...]]:
+    def _arguments(
+        self, name: str, trainer: TrainerView, offered: dict[str, Any]
+    ) -> list[tuple[Any, ...]]:
         """Return the arguments of each call of a method at a point."""
         if name in ("setup", "teardown"):
             return [(trainer.function_name,)]
@@ -141,9 +150,11 @@ def is_point_of_prediction(point: str) -> bool:
 
 
 class AccumulationHook(LightningHook):
-    """A GradientAccumulationScheduler: an iteration takes one batch, and the last one of a group takes the step.
+    """A GradientAccumulationScheduler: an iteration takes one batch, and the last one of a group
+    takes the step.
 
-    As there, each loss counts one part of the group's batches, an incomplete group at the end of an epoch included.
+    As there, each loss counts one part of the group's batches, an incomplete group at the end of an
+    epoch included.
     """
 
     capabilities = replace(LightningHook.capabilities, accumulates=True)
@@ -180,7 +191,9 @@ class AccumulationHook(LightningHook):
     def _check(self, run: Run) -> None:
         name = type(self.callback).__name__
         if getattr(run.task, "steps_itself", False):
-            raise UserError(Problem(f"{name} sets when the optimizer steps, and this task steps it itself"))
+            raise UserError(
+                Problem(f"{name} sets when the optimizer steps, and this task steps it itself")
+            )
         if run.epoch_lengths.at(0) != len(run.data["train"]):
             message = f"{name} and run.accumulate both set on how many batches the optimizer steps"
             raise UserError(Problem(message, hint="keep one of them"))
@@ -194,7 +207,9 @@ class AccumulationHook(LightningHook):
 
 
 def with_number_keys(value: Any) -> Any:
-    """Return a table with whole numbers as keys, which TOML cannot write; anything else as it is."""
+    """Return a table with whole numbers as keys, which TOML cannot write;
+    anything else as it is.
+    """
     if not isinstance(value, Mapping) or not all(str(key).isdigit() for key in value):
         return value
     return {int(key): item for key, item in value.items()}
@@ -203,8 +218,9 @@ def with_number_keys(value: Any) -> Any:
 class WeightAveragingHook(LightningHook):
     """A StochasticWeightAveraging, whose schedule of the learning rates steps after each epoch.
 
-    Where the network has batch norms, it measures their statistics of the averaged weights in one more pass over the
-    training data, without gradients. The points of the training and the validation do not fire for that pass.
+    Where the network has batch norms, it measures their statistics of the averaged weights in one
+    more pass over the training data, without gradients. The points of the training and the
+    validation do not fire for that pass.
     """
 
     reads: ClassVar[Slots] = {
@@ -248,11 +264,14 @@ class WeightAveragingHook(LightningHook):
             raise UserError(Problem(message, hint='use = "swa"'))
 
     def _build_schedule(self, trainer: TrainerView) -> None:
-        """Build the schedule of a resumed run, and leave the learning rates as the checkpoint has them."""
+        """Build the schedule of a resumed run, and leave the learning
+        rates as the checkpoint has them.
+        """
         self._resumes = False
         groups = trainer.optimizers[0].param_groups
         saved_groups = [_copy_settings(group) for group in groups]
-        trainer.more_epochs = min(self.callback.swa_end - trainer.current_epoch, 0)  # it builds none after the last
+        # It builds none after the last.
+        trainer.more_epochs = min(self.callback.swa_end - trainer.current_epoch, 0)
         self.callback.on_train_epoch_start(trainer, trainer.lightning_module)
         trainer.more_epochs = 0
         for group, saved in zip(groups, saved_groups, strict=True):
@@ -267,7 +286,8 @@ class WeightAveragingHook(LightningHook):
         devices = []
         if run.device.type == "cuda":
             devices.append(run.device)
-        with torch.no_grad(), torch.random.fork_rng(devices):  # a run that is resumed here measures the same again
+        # A run that is resumed here measures the same again.
+        with torch.no_grad(), torch.random.fork_rng(devices):
             for batch in run.data["train"].epoch(run.epoch):
                 run.evaluate(batch)
         self.callback.on_train_epoch_end(trainer, module)
@@ -276,7 +296,8 @@ class WeightAveragingHook(LightningHook):
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
         for name in list(state["numbers"]):
-            if name.startswith("_"):  # the callback derives its private numbers from the rest, and from the trainer
+            # The callback derives its private numbers from the rest, and from the trainer.
+            if name.startswith("_"):
                 del state["numbers"][name]
         return state
 

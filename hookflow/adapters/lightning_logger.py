@@ -15,24 +15,35 @@ class SummaryWriterView(RunView):
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None, **_: Any) -> None:
+    def add_scalar(
+        self, tag: str, scalar_value: Any, global_step: int | None = None, **_: Any
+    ) -> None:
         self._run.log(tag, scalar_value)
 
-    def add_image(self, tag: str, img_tensor: Any, global_step: int | None = None, **_: Any) -> None:
+    def add_image(
+        self, tag: str, img_tensor: Any, global_step: int | None = None, **_: Any
+    ) -> None:
         self._run.log_image(tag, img_tensor)
 
     def add_figure(self, tag: str, figure: Any, global_step: int | None = None, **_: Any) -> None:
         self._run.log_figure(tag, figure)
 
-    def add_text(self, tag: str, text_string: str, global_step: int | None = None, **_: Any) -> None:
+    def add_text(
+        self, tag: str, text_string: str, global_step: int | None = None, **_: Any
+    ) -> None:
         self._run.log_text(tag, text_string)
 
-    def add_histogram(self, tag: str, values: Any, global_step: int | None = None, **_: Any) -> None:
+    def add_histogram(
+        self, tag: str, values: Any, global_step: int | None = None, **_: Any
+    ) -> None:
         self._run.log_histogram(tag, values)
 
 
 class LoggerView(RunView):
-    """Logs into the run. It is an instance of Lightning's TensorBoardLogger, `kind`, for which callbacks look."""
+    """Logs into the run.
+
+    It is an instance of Lightning's TensorBoardLogger, `kind`, for which callbacks look.
+    """
 
     shown = "Lightning's logger"
     group_separator = "/"

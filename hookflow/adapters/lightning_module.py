@@ -1,4 +1,6 @@
-"""The LightningModule that Lightning's callbacks find in a Trainer: the run's model under Lightning's names."""
+"""The LightningModule that Lightning's callbacks find in a Trainer:
+the run's model under Lightning's names.
+"""
 
 from typing import Any
 
@@ -16,7 +18,8 @@ def unwrap_model(model: Any) -> Any:
 
 
 def make_module(base: type, trainer: Any) -> Any:
-    """Return a LightningModule that shares parameters, buffers and modules with the run's model, under their names.
+    """Return a LightningModule that shares parameters, buffers and modules with the run's model,
+    under their names.
 
     `base` is Lightning's LightningModule, `trainer` the view of the run as a Trainer.
     """
@@ -27,7 +30,9 @@ def make_module(base: type, trainer: Any) -> Any:
     class ModelModule(kind):  # type: ignore[misc]
         """The run's model as a LightningModule."""
 
-        def log(self, name: str, value: Any, *_: Any, batch_size: int | None = None, **__: Any) -> None:
+        def log(
+            self, name: str, value: Any, *_: Any, batch_size: int | None = None, **__: Any
+        ) -> None:
             trainer.log(name, value, batch_size)
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -37,7 +42,8 @@ def make_module(base: type, trainer: Any) -> Any:
             return run.optimizer
 
         def train(self, mode: bool = True) -> Any:
-            if self._modules is inner._modules:  # a copy, such as an average, has modules of its own
+            # A copy, such as an average, has modules of its own.
+            if self._modules is inner._modules:
                 inner.training = mode
             return super().train(mode)
 

@@ -11,7 +11,9 @@ from hookflow.hooks.adapter import OutsideWrites, SlotsByPoint
 
 @dataclass(frozen=True, slots=True)
 class CallbackPoint:
-    """The methods of a callback that are called at a point, and the arguments that the point gives for them."""
+    """The methods of a callback that are called at a point,
+    and the arguments that the point gives for them.
+    """
 
     methods: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
@@ -22,7 +24,9 @@ OUTPUT_ARGUMENTS = ("outputs", "batch", "batch_idx")
 
 
 def make_evaluation_points(ours: str, theirs: str) -> dict[str, CallbackPoint]:
-    """Return the points of an evaluation of the split `ours`; `theirs` is its name in Lightning's methods."""
+    """Return the points of an evaluation of the split `ours`;
+    `theirs` is its name in Lightning's methods.
+    """
     return {
         f"before_{ours}": CallbackPoint((f"on_{theirs}_start",)),
         f"before_{ours}_epoch": CallbackPoint((f"on_{theirs}_epoch_start",)),
@@ -91,7 +95,13 @@ RATE_READS = {
     "before_train_epoch": ("lr", "optimizer", "metrics"),
     "before_train_iter": ("lr", "optimizer", "metrics"),
 }
-AVERAGE_POINTS = ("before_val_epoch", "after_val_epoch", *EPOCH_END_POINTS, "after_train_iter", "before_run")
+AVERAGE_POINTS = (
+    "before_val_epoch",
+    "after_val_epoch",
+    *EPOCH_END_POINTS,
+    "after_train_iter",
+    "before_run",
+)
 AVERAGE_READS = dict.fromkeys((*AVERAGE_POINTS, "after_load_checkpoint"), ("model",))
 AVERAGE_WRITES = {
     "before_val_epoch": ("model",),
@@ -108,9 +118,14 @@ CALLBACK_SLOTS: Mapping[str, SlotsByPoint] = {
     "Timer": SlotsByPoint(writes={"after_train_iter": ("control",), **STOP_WRITES}),
     "WeightAveraging": SlotsByPoint(AVERAGE_READS, AVERAGE_WRITES),
 }
-"""The slots that Lightning's own callbacks read and write, and classes that are derived from them."""
+"""The slots that Lightning's own callbacks read and write,
+and classes that are derived from them.
+"""
 
-ADAPTER_READS = {"before_save_checkpoint": ("checkpoint",), "after_load_checkpoint": ("checkpoint",)}
+ADAPTER_READS = {
+    "before_save_checkpoint": ("checkpoint",),
+    "after_load_checkpoint": ("checkpoint",),
+}
 """The slots that the adapter itself reads, for any callback."""
 
 CALLBACK_WRITES_OUTSIDE: Mapping[str, OutsideWrites] = {
@@ -122,7 +137,9 @@ CALLBACK_WRITES_OUTSIDE: Mapping[str, OutsideWrites] = {
 
 
 def translate_methods() -> dict[str, str]:
-    """Return the point at which each of a callback's methods is called; "" for one that hookflow has no point for."""
+    """Return the point at which each of a callback's methods is called;
+    "" for one that hookflow has no point for.
+    """
     points = {}
     for point, called in CALLBACK_POINTS.items():
         for method in called.methods:

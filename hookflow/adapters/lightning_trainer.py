@@ -74,7 +74,9 @@ class StrategyView:
 
 
 class FitLoopView:
-    """The loop of the training: what callbacks read of its progress, and what they set of its length."""
+    """The loop of the training: what callbacks read of its progress,
+    and what they set of its length.
+    """
 
     def __init__(self, trainer: TrainerView) -> None:
         self._trainer = trainer
@@ -121,7 +123,9 @@ class GradientGroups:
         """The iterations that were done before the latest of these."""
 
     def take(self, run: Any) -> None:
-        """Take a batch into the group, which ends with its epoch and the run; of its loss count 1 / `batches`."""
+        """Take a batch into the group, which ends with its epoch and the run;
+        of its loss count 1 / `batches`.
+        """
         if self.left == 0:
             rest_of_epoch = run.iters_per_epoch - run.batch_idx
             rest_of_run = run.max_iters - run.iter
@@ -141,7 +145,9 @@ class GradientGroups:
 
 
 class TrainerView(RunView):
-    """A run as Lightning's Trainer shows it to callbacks of a package; hooks of the class `adapted` call them."""
+    """A run as Lightning's Trainer shows it to callbacks of a package;
+    hooks of the class `adapted` call them.
+    """
 
     shown = "Lightning's Trainer"
     sanity_checking = False
@@ -191,7 +197,9 @@ class TrainerView(RunView):
         self._batch = batch
 
     def log(self, name: str, value: Any, batch_size: int | None = None) -> None:
-        """Log a number and add it to `callback_metrics`: of batches of an evaluation the mean over examples so far."""
+        """Log a number and add it to `callback_metrics`:
+        of batches of an evaluation the mean over examples so far.
+        """
         import torch
 
         value = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach()
@@ -293,12 +301,16 @@ class TrainerView(RunView):
             self.groups.batches = batches
         elif batches != 1 and not self.fit_loop._skip_backward:  # where nothing steps
             message = "only a GradientAccumulationScheduler sets trainer.accumulate_grad_batches"
-            raise UserError(Problem(message, hint='use = "accumulation_schedule", or run.accumulate'))
+            raise UserError(
+                Problem(message, hint='use = "accumulation_schedule", or run.accumulate')
+            )
 
     @cached_property
     def callbacks(self) -> list[Any]:
         """The callbacks of the run, in the order of the file."""
-        return [hook.callback for hook in self.run.hooks.values() if isinstance(hook, self._adapted)]
+        return [
+            hook.callback for hook in self.run.hooks.values() if isinstance(hook, self._adapted)
+        ]
 
     @cached_property
     def fit_loop(self) -> FitLoopView:
@@ -354,7 +366,9 @@ class TrainerView(RunView):
 
     @property
     def callback_metrics(self) -> dict[str, torch.Tensor]:
-        """The metrics of the latest validation, as `accuracy` and as `val_accuracy`, and what callbacks have added."""
+        """The metrics of the latest validation, as `accuracy` and as `val_accuracy`,
+        and what callbacks have added.
+        """
         import torch
 
         if self.predicting:
@@ -368,7 +382,8 @@ class TrainerView(RunView):
     @cached_property
     def _validation_interval(self) -> Any:
         """The parsed `run.val_every`."""
-        from hookflow.pipeline.load import load  # loads pydantic, which `hookflow --help` does without
+        # Loads pydantic, which `hookflow --help` does without.
+        from hookflow.pipeline.load import load
 
         loaded = load(RunDir(self.run.dir).pipeline, recorded=True)
         return loaded.pipeline.run.validates
@@ -395,7 +410,9 @@ class TrainerView(RunView):
             num_iterations += 1
         is_due = num_iterations % self.log_every_n_steps == 0
         should_update = is_due or not self.training or self.should_stop
-        return SimpleNamespace(should_update_logs=should_update, log_metrics=self.logger.log_metrics)
+        return SimpleNamespace(
+            should_update_logs=should_update, log_metrics=self.logger.log_metrics
+        )
 
     @property
     def _evaluation_loop(self) -> Any:
@@ -414,8 +431,12 @@ class TrainerView(RunView):
     def precision_plugin(self) -> Any:
         return import_module(f"{self.package}.plugins.precision").Precision()
 
-    def save_checkpoint(self, filepath: str, weights_only: bool | None = None, storage_options: Any = None) -> None:
-        """Write a file with the keys of Lightning's checkpoints, in the training thread; of several ranks the first."""
+    def save_checkpoint(
+        self, filepath: str, weights_only: bool | None = None, storage_options: Any = None
+    ) -> None:
+        """Write a file with the keys of Lightning's checkpoints, in the training thread;
+        of several ranks the first.
+        """
         import torch
 
         module = self.lightning_module

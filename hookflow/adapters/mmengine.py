@@ -1,7 +1,9 @@
-"""Hooks of MMEngine, unmodified: each is called as MMEngine's Runner calls it, with a runner that is a view of the run.
+"""Hooks of MMEngine, unmodified: each is called as MMEngine's Runner calls it, with a runner that
+is a view of the run.
 
-`use = "mmengine:EMAHook"` names a hook of MMEngine's registry; any other class with `mmengine.hooks.Hook` among its
-bases is adapted likewise. Source: `mmengine.hooks.Hook`, version 0.10.
+`use = "mmengine:EMAHook"` names a hook of MMEngine's registry; any other class with
+`mmengine.hooks.Hook` among its bases is adapted likewise. Source: `mmengine.hooks.Hook`, version
+0.10.
 """
 
 from typing import Any, ClassVar
@@ -52,7 +54,10 @@ class MMEngineAdapter(HookAdapter):
     )
 
     def find(self, name: str, where: Where | None) -> type:
-        """Return the hook of MMEngine's registry that has this name. Raises UserError where there is none."""
+        """Return the hook of MMEngine's registry that has this name.
+
+        Raises UserError where there is none.
+        """
         problem = missing_package(f'use = "mmengine:{name}"', "mmengine", "mmengine", where)
         if problem is not None:
             raise UserError(problem)
@@ -84,7 +89,9 @@ class MMEngineAdapter(HookAdapter):
                 owner = "MMEngine"
             else:
                 owner = package
-            raise UserError(Problem(f"{owner}'s {kind.__name__} needs MMEngine's Runner", where, replacement))
+            raise UserError(
+                Problem(f"{owner}'s {kind.__name__} needs MMEngine's Runner", where, replacement)
+            )
         arguments = {point: POINT_ARGUMENTS[point] for point in find_points(kind)}
         slots = read_slots(kind, "mmengine.", HOOK_SLOTS)
         reads: dict[str, tuple[str, ...]] = {}
@@ -97,14 +104,17 @@ class MMEngineAdapter(HookAdapter):
             reads=reads,
             writes=slots.writes,
             phase=find_phase(level),
-            capabilities=read_adapted_capabilities(kind, MMEngineHook, "mmengine.", HOOK_WRITES_OUTSIDE),
+            capabilities=read_adapted_capabilities(
+                kind, MMEngineHook, "mmengine.", HOOK_WRITES_OUTSIDE
+            ),
             attributes={"priority_level": level},
         )
 
     def edges(self, nodes: Nodes, hooks: AdaptedClasses) -> EdgesByHook:
         """Return an edge from each hook of MMEngine to each of a greater priority number.
 
-        At a point where stated edges put the two the other way round, directly or by way of others, there is none.
+        At a point where stated edges put the two the other way round, directly or by way of others,
+        there is none.
         """
         levels = {name: get_priority_level(hook) for name, hook in hooks.items()}
         followers = StatedFollowers(nodes)
@@ -144,8 +154,12 @@ def find_phase(level: int) -> Phase:
     raise ValueError(f"MMEngine has no priority {level}")
 
 
-def _make_priority_edges(first: str, then: str, level: int, followers: "StatedFollowers") -> list[EdgeSpec]:
-    """Return the edges by which a hook fires before another, at each point where nothing stated contradicts it."""
+def _make_priority_edges(
+    first: str, then: str, level: int, followers: "StatedFollowers"
+) -> list[EdgeSpec]:
+    """Return the edges by which a hook fires before another,
+    at each point where nothing stated contradicts it.
+    """
     where = Where(f"priority {level}")
     shared = followers.places[first] & followers.places[then]
     free = {place for place in shared if not followers.has(then, first, place)}

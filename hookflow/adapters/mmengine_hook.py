@@ -19,9 +19,14 @@ OUR_ARGUMENTS: Mapping[str, str] = {"data_batch": "batch"}
 
 
 class MMEngineHook(AdaptedHook):
-    """A hook of MMEngine. A checkpoint has its numbers and tensors, and the scalars of the message hub."""
+    """A hook of MMEngine.
 
-    capabilities = HookCapabilities(offload_blocker="it is a hook of MMEngine, whose runner shows all of the run")
+    A checkpoint has its numbers and tensors, and the scalars of the message hub.
+    """
+
+    capabilities = HookCapabilities(
+        offload_blocker="it is a hook of MMEngine, whose runner shows all of the run"
+    )
     priority_level: ClassVar[int]
     """MMEngine's priority: hooks of a lower one fire earlier."""
 
@@ -31,7 +36,9 @@ class MMEngineHook(AdaptedHook):
         self.hook = self.kind(*own_args, **own_kwargs)
         self._initial = deepcopy(select_state(vars(self.hook)))
         self._runner: Callable[[], RunnerView] | None = None
-        """Returns the runner, which all hooks share: what changes in it is no change of this hook."""
+        """Returns the runner, which all hooks share:
+        what changes in it is no change of this hook.
+        """
         self._loaded: Mapping[str, Any] | None = None
         """The state that has been loaded, until the runner of this run is known."""
 
@@ -60,7 +67,9 @@ class MMEngineHook(AdaptedHook):
             runner.resume(self._loaded["hub"])
             self._loaded = None
 
-    def _arguments(self, point: str, runner: RunnerView, offered: Mapping[str, Any]) -> dict[str, Any]:
+    def _arguments(
+        self, point: str, runner: RunnerView, offered: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Return the arguments of MMEngine's method for those that hookflow's point offers."""
         arguments = dict(offered)
         for theirs, ours in OUR_ARGUMENTS.items():
@@ -87,9 +96,11 @@ class MMEngineHook(AdaptedHook):
             self._begin_epochs(runner, arguments["checkpoint"].state["position"])
 
     def _begin_epochs(self, runner: RunnerView, position: Mapping[str, Any]) -> None:
-        """Show the hook the beginning of each epoch that has begun, before the state of the checkpoint is loaded.
+        """Show the hook the beginning of each epoch that has begun, before the state of the
+        checkpoint is loaded.
 
-        No checkpoint has what hooks set there: a pipeline of the dataset, attributes of modules that are no tensors.
+        No checkpoint has what hooks set there: a pipeline of the dataset, attributes of modules
+        that are no tensors.
         """
         num_begun = position["epoch"]
         if position["batch_idx"] > 0:
@@ -120,7 +131,9 @@ class MMEngineHook(AdaptedHook):
 
 
 def to_config(value: Any) -> Any:
-    """Return an argument as MMEngine's Config has it: tables with attributes, and numbers as keys if all look so."""
+    """Return an argument as MMEngine's Config has it: tables with attributes,
+    and numbers as keys if all look so.
+    """
     from mmengine.config import ConfigDict
 
     if isinstance(value, list):

@@ -1,4 +1,5 @@
-"""Views of a run as MMEngine's hooks know it: the Runner with its loops, logger, visualizer and checkpoints.
+"""Views of a run as MMEngine's hooks know it: the Runner with its loops, logger, visualizer and
+checkpoints.
 
 Source: `mmengine.runner`, version 0.10.
 """
@@ -31,7 +32,10 @@ class MMEngineCheckpoint(CheckpointView):
 
 
 class LoopView(RunView):
-    """The loop of a split: of training, with what stops it. It is an instance of MMEngine's class of the loop."""
+    """The loop of a split: of training, with what stops it.
+
+    It is an instance of MMEngine's class of the loop.
+    """
 
     shown = "a loop of MMEngine"
     COUNTERS: ClassVar = ("iter", "epoch", "max_iters", "max_epochs")
@@ -60,7 +64,11 @@ class LoopView(RunView):
     @dataloader.setter
     def dataloader(self, other: Any) -> None:
         hint = "a hook may change train_dataloader.dataset"
-        raise UserError(Problem("a hook of MMEngine replaces the dataloader, which hookflow builds once", hint=hint))
+        raise UserError(
+            Problem(
+                "a hook of MMEngine replaces the dataloader, which hookflow builds once", hint=hint
+            )
+        )
 
     @property
     def evaluator(self) -> SimpleNamespace:
@@ -89,7 +97,9 @@ class LoopView(RunView):
 
 
 class RunMessageHandler(logging.Handler):
-    """Passes what hooks log on to the messages of the run, and once the run is gone to standard error."""
+    """Passes what hooks log on to the messages of the run,
+    and once the run is gone to standard error.
+    """
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -113,7 +123,9 @@ class RunMessageHandler(logging.Handler):
 
 
 class VisualizerView(RunView):
-    """The methods of MMEngine's visualizer, and of its backends, that log something; nothing once the run is gone."""
+    """The methods of MMEngine's visualizer, and of its backends, that log something;
+    nothing once the run is gone.
+    """
 
     shown = "MMEngine's visualizer"
 
@@ -123,7 +135,9 @@ class VisualizerView(RunView):
 
     @classmethod
     def of(cls, run: Run) -> Any:
-        """Return MMEngine's current visualizer, which then logs into the run, too; a view if the user made none."""
+        """Return MMEngine's current visualizer, which then logs into the run, too;
+        a view if the user made none.
+        """
         module = sys.modules.get("mmengine.visualization")
         made = getattr(module, "Visualizer", None)
         if made is None or not made._instance_dict:
@@ -135,7 +149,9 @@ class VisualizerView(RunView):
     def add_scalar(self, name: str, value: Any, step: int = 0, **_: Any) -> None:
         self.add_scalars({name: value})
 
-    def add_scalars(self, scalar_dict: Mapping[str, Any], step: int = 0, file_path: Any = None, **_: Any) -> None:
+    def add_scalars(
+        self, scalar_dict: Mapping[str, Any], step: int = 0, file_path: Any = None, **_: Any
+    ) -> None:
         run = self._run()
         if run is None:
             return
@@ -149,7 +165,10 @@ class VisualizerView(RunView):
 
 
 class RunnerView(RunView):
-    """A run as MMEngine's Runner shows it to hooks. Counters step after the hooks have fired, as there."""
+    """A run as MMEngine's Runner shows it to hooks.
+
+    Counters step after the hooks have fired, as there.
+    """
 
     shown = "MMEngine's Runner"
 
@@ -193,7 +212,9 @@ class RunnerView(RunView):
         return self.run.max_epochs is None
 
     def _make_instances(self) -> tuple[Any, Any]:
-        """Make what MMEngine finds by the name of the run, or as the current one: the message hub and the logger."""
+        """Make what MMEngine finds by the name of the run, or as the current one:
+        the message hub and the logger.
+        """
         from mmengine.logging import MessageHub, MMLogger
 
         name = f"hookflow {self.run.dir.name}"
@@ -205,7 +226,9 @@ class RunnerView(RunView):
 
     @contextmanager
     def at(self, point: str, epoch: int | None = None) -> Iterator[None]:
-        """Show the counters and the mode of a point; of the one that begins an earlier epoch, if that is given."""
+        """Show the counters and the mode of a point;
+        of the one that begins an earlier epoch, if that is given.
+        """
         self.point = point
         self._shown_epoch = epoch
         try:
@@ -223,8 +246,8 @@ class RunnerView(RunView):
     def _show_network_mode(self) -> Iterator[None]:
         """Show the mode of the network outside the batches, and undo what a hook does to it there.
 
-        MMEngine's loops set the mode of all modules behind `before_train_epoch`, `before_val_epoch` and
-        `before_test_epoch`, so a validation leaves it in evaluation.
+        MMEngine's loops set the mode of all modules behind `before_train_epoch`, `before_val_epoch`
+        and `before_test_epoch`, so a validation leaves it in evaluation.
         """
         model = self.model
         whole = model.training
@@ -319,7 +342,8 @@ class RunnerView(RunView):
         return int(self.cfg.run.seed)
 
     def make_hub_state(self) -> dict[str, Any]:
-        """Return what the message hub resumes: scalars, float64 and int64 (count,), and information.
+        """Return what the message hub resumes: scalars, float64 and int64 (count,), and
+        information.
 
         A warning names information that no checkpoint can hold.
         """
@@ -338,7 +362,10 @@ class RunnerView(RunView):
             try:
                 infos[name] = pack_value(value)
             except TypeError as error:
-                message = f'"{name}" of MMEngine\'s message hub is in no checkpoint: {error} cannot be loaded again'
+                message = (
+                    f'"{name}" of MMEngine\'s message hub is in no checkpoint: {error} cannot be'
+                    " loaded again"
+                )
                 self._warn_once(message)
         return {"scalars": scalars, "infos": infos}
 
@@ -348,7 +375,9 @@ class RunnerView(RunView):
             self.run.say(warning, "warn")
 
     def resume(self, hub: Mapping[str, Any] | None) -> None:
-        """Begin where the run is; `hub` is the state of the message hub, if the hook that is resumed owns it."""
+        """Begin where the run is; `hub` is the state of the message hub,
+        if the hook that is resumed owns it.
+        """
         from mmengine.logging import HistoryBuffer
 
         self._first_iter = self.run.iter
@@ -360,4 +389,6 @@ class RunnerView(RunView):
             scalars[name] = HistoryBuffer(*arrays)
         infos = unpack_value(hub["infos"])
         keys = dict.fromkeys([*scalars, *infos], True)
-        self.message_hub.load_state_dict({"log_scalars": scalars, "runtime_info": infos, "resumed_keys": keys})
+        self.message_hub.load_state_dict(
+            {"log_scalars": scalars, "runtime_info": infos, "resumed_keys": keys}
+        )

@@ -32,10 +32,17 @@ POINT_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "before_save_checkpoint": ("checkpoint",),
     "after_load_checkpoint": ("checkpoint",),
 }
-"""The 22 points of MMEngine, all of which are hookflow's too, with the arguments besides the runner."""
+"""The 22 points of MMEngine, all of which are hookflow's too,
+with the arguments besides the runner.
+"""
 
-EPOCH_OF_LOOP: Mapping[str, str] = {"before_train_epoch": "before_train", "after_train_epoch": "after_train"}
-"""The points of an epoch that MMEngine's iteration-based loop fires once: at the ends of the training."""
+EPOCH_OF_LOOP: Mapping[str, str] = {
+    "before_train_epoch": "before_train",
+    "after_train_epoch": "after_train",
+}
+"""The points of an epoch that MMEngine's iteration-based loop fires once:
+at the ends of the training.
+"""
 
 HIGHEST_PRIORITIES: tuple[tuple[int, Phase], ...] = (
     (20, "first"),
@@ -54,14 +61,21 @@ REPLACEMENT_HINTS: Mapping[str, str] = {
     "mmengine.PrepareTTAHook": 'use = "tta"',
     "mmengine.NPUProfilerHook": 'use = "profiler"',
     "mmyolo.YOLOXModeSwitchHook": "the hook of this name of mmdet changes the dataset, and works",
-    "mmpose.YOLOXPoseModeSwitchHook": "mmdet's PipelineSwitchHook and mmpose's RTMOModeSwitchHook do the same",
+    "mmpose.YOLOXPoseModeSwitchHook": (
+        "mmdet's PipelineSwitchHook and mmpose's RTMOModeSwitchHook do the same"
+    ),
     "mmrazor.RazorVisualizationHook": 'use = "images"',
 }
-"""Hooks that need MMEngine's Runner, or the config from which it is built, with what does their work here."""
+"""Hooks that need MMEngine's Runner, or the config from which it is built,
+with what does their work here.
+"""
 
 SWAP_POINTS = ("before_val_epoch", "after_val_epoch", "before_test_epoch", "after_test_epoch")
 """Where `EMAHook` swaps the weights with their average."""
-CHECKPOINT_SLOTS = {"before_save_checkpoint": ("checkpoint",), "after_load_checkpoint": ("checkpoint",)}
+CHECKPOINT_SLOTS = {
+    "before_save_checkpoint": ("checkpoint",),
+    "after_load_checkpoint": ("checkpoint",),
+}
 
 ADAPTER_READS: Mapping[str, tuple[str, ...]] = {
     "after_train_iter": ("outputs",),
@@ -71,20 +85,30 @@ ADAPTER_READS: Mapping[str, tuple[str, ...]] = {
 }
 """The slots that the adapter itself reads, for any hook."""
 
-EMA_READS = dict.fromkeys((*SWAP_POINTS, "after_train_iter", "before_run", "after_load_checkpoint"), ("model",))
+EMA_READS = dict.fromkeys(
+    (*SWAP_POINTS, "after_train_iter", "before_run", "after_load_checkpoint"), ("model",)
+)
 EMA_WRITES = {**dict.fromkeys(SWAP_POINTS, ("model",)), **CHECKPOINT_SLOTS}
-RUNTIME_INFO_READS = {"before_train_iter": ("lr",), "after_val_epoch": ("metrics",), "after_test_epoch": ("metrics",)}
+RUNTIME_INFO_READS = {
+    "before_train_iter": ("lr",),
+    "after_val_epoch": ("metrics",),
+    "after_test_epoch": ("metrics",),
+}
 SYNC_BUFFERS_WRITES = {"before_val_epoch": ("model",), "after_train_epoch": ("model",)}
 
 HOOK_SLOTS: Mapping[str, SlotsByPoint] = {
     "EMAHook": SlotsByPoint(EMA_READS, EMA_WRITES),
-    "EarlyStoppingHook": SlotsByPoint({"after_val_epoch": ("metrics",)}, {"after_val_epoch": ("control",)}),
+    "EarlyStoppingHook": SlotsByPoint(
+        {"after_val_epoch": ("metrics",)}, {"after_val_epoch": ("control",)}
+    ),
     "RuntimeInfoHook": SlotsByPoint(RUNTIME_INFO_READS),
     "SyncBuffersHook": SlotsByPoint(writes=SYNC_BUFFERS_WRITES),
 }
 """The slots that MMEngine's own hooks read and write, and classes that are derived from them."""
 
-HOOK_WRITES_OUTSIDE: Mapping[str, tuple[str, ...]] = {"ProfilerHook": ("json_trace_path", "on_trace_ready")}
+HOOK_WRITES_OUTSIDE: Mapping[str, tuple[str, ...]] = {
+    "ProfilerHook": ("json_trace_path", "on_trace_ready")
+}
 """The arguments by which MMEngine's own hooks write outside the run directory."""
 
 FAN_OUTS = {
@@ -97,7 +121,9 @@ FAN_OUTS = {
 
 
 def translate_members() -> dict[str, str]:
-    """Return what the methods and attributes of MMEngine's hooks that are no points are called here."""
+    """Return what the methods and attributes of MMEngine's hooks that
+    are no points are called here.
+    """
     members = {"priority": "phase"}
     for name, ours in FAN_OUTS.items():
         members[name] = ours

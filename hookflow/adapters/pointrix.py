@@ -1,8 +1,8 @@
 """Hooks of Pointrix, unmodified: each method is called with a `trainner` that is a view of the run.
 
-`use = "pointrix:LogHook"` names a hook of Pointrix's registry; any class whose methods take `trainner` is adapted
-likewise. Source: `pointrix.hook` and `pointrix.engine`, of March 2025. Points that Pointrix declares and never fires,
-such as `after_run`, fire here.
+`use = "pointrix:LogHook"` names a hook of Pointrix's registry; any class whose methods take
+`trainner` is adapted likewise. Source: `pointrix.hook` and `pointrix.engine`, of March 2025. Points
+that Pointrix declares and never fires, such as `after_run`, fire here.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,7 +66,10 @@ class PointrixAdapter(HookAdapter):
     )
 
     def find(self, name: str, where: Where | None) -> type:
-        """Return the hook of Pointrix's registry that has this name. Raises UserError where there is none."""
+        """Return the hook of Pointrix's registry that has this name.
+
+        Raises UserError where there is none.
+        """
         problem = missing_package(f'use = "pointrix:{name}"', "pointrix", "", where)
         if problem is not None:
             raise UserError(Problem(problem.message, where, "install it as its own page describes"))
@@ -74,7 +77,11 @@ class PointrixAdapter(HookAdapter):
 
         result: Any = getattr(pointrix.hook, name, None)
         if not isinstance(result, type) or not self.claims(result):
-            known = [own for own, item in vars(pointrix.hook).items() if isinstance(item, type) and self.claims(item)]
+            known = [
+                own
+                for own, item in vars(pointrix.hook).items()
+                if isinstance(item, type) and self.claims(item)
+            ]
             raise UserError(Problem(f'Pointrix has no hook "{name}"', where, nearest(name, known)))
         return result
 
@@ -111,7 +118,9 @@ def _is_hook_base(kind: type) -> bool:
 class PointrixHook(AdaptedHook):
     """A hook of Pointrix. A checkpoint has its numbers and tensors."""
 
-    capabilities = HookCapabilities(offload_blocker="it is a hook of Pointrix, whose trainer shows all of the run")
+    capabilities = HookCapabilities(
+        offload_blocker="it is a hook of Pointrix, whose trainer shows all of the run"
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.hook = self.kind(*args, **kwargs)
@@ -136,9 +145,11 @@ class PointrixHook(AdaptedHook):
 
 
 class RunLogger:
-    """Pointrix's logger and its writer in one: texts are messages of the run, numbers and images are logged by it.
+    """Pointrix's logger and its writer in one: texts are messages of the run, numbers and images
+    are logged by it.
 
-    Pointrix's console has the first kind of methods, its writers the second; hooks call either on `trainner.logger`.
+    Pointrix's console has the first kind of methods, its writers the second; hooks call either on
+    `trainner.logger`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -161,7 +172,10 @@ class RunLogger:
 
 
 class TrainnerView(RunView):
-    """A run as Pointrix's trainer shows it to hooks. `global_step` is that of the iteration which runs, from 1 on."""
+    """A run as Pointrix's trainer shows it to hooks.
+
+    `global_step` is that of the iteration which runs, from 1 on.
+    """
 
     shown = "Pointrix's trainer"
 
@@ -179,7 +193,9 @@ class TrainnerView(RunView):
         self._point = ""
 
     def take(self, point: str, offered: Mapping[str, Any]) -> None:
-        """Take the state of a point: the numbers of a step are losses, those of a validation batch metrics."""
+        """Take the state of a point: the numbers of a step are losses,
+        those of a validation batch metrics.
+        """
         self._point = point
         if point == "after_train_iter":
             self.loss_dict = select_scalars(offered["outputs"])

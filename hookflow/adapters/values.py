@@ -1,4 +1,6 @@
-"""The values that adapters take out of the values of hooks and of steps, and put into checkpoints."""
+"""The values that adapters take out of the values of hooks and of steps,
+and put into checkpoints.
+"""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -9,7 +11,9 @@ ARRAY_KEY = "array of NumPy"
 
 
 def select_state(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and tensors among some values; NumPy's numbers as Python's, which a checkpoint can hold."""
+    """Return the numbers and tensors among some values; NumPy's numbers as Python's,
+    which a checkpoint can hold.
+    """
     import numpy as np
     import torch
 
@@ -24,7 +28,9 @@ def select_state(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def select_changed(values: Mapping[str, Any], initial: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers and tensors that are not what they were initially."""
-    return {name: value for name, value in values.items() if not _is_equal(value, initial.get(name))}
+    return {
+        name: value for name, value in values.items() if not _is_equal(value, initial.get(name))
+    }
 
 
 def _is_equal(value: Any, other: Any) -> bool:
@@ -50,7 +56,8 @@ def select_scalars(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def select_samples(outputs: Mapping[str, Any]) -> Sequence[Any]:
-    """Return what MMEngine's models return for a batch of an evaluation: the list among the outputs, if one is there.
+    """Return what MMEngine's models return for a batch of an evaluation: the list among the
+    outputs, if one is there.
 
     Without one, or with several, the outputs are the only item.
     """

@@ -9,7 +9,10 @@ from hookflow.hooks.run import Run
 
 
 class RunView:
-    """A view of a run as hooks of another framework know it. Any attribute of `shown` beyond its own raises."""
+    """A view of a run as hooks of another framework know it.
+
+    Any attribute of `shown` beyond its own raises.
+    """
 
     shown: ClassVar[str]
     """The name of the framework's object in messages."""
@@ -18,7 +21,9 @@ class RunView:
 
     @classmethod
     def shared(cls, run: Run, *args: Any) -> Self:
-        """Return the view that the hooks of a run share; the first call makes it, with these further arguments."""
+        """Return the view that the hooks of a run share; the first call makes it,
+        with these further arguments.
+        """
         key = cls, id(run)
         view: Self | None = SHARED_VIEWS.get(key)
         if view is None:
@@ -27,7 +32,9 @@ class RunView:
         return view
 
     def itself(self) -> Self:
-        """Return the view: a hook keeps this method and not the view, whose state is none of the hook's."""
+        """Return the view: a hook keeps this method and not the view,
+        whose state is none of the hook's.
+        """
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -35,11 +42,15 @@ class RunView:
 
 
 SHARED_VIEWS: WeakValueDictionary[tuple[type, int], Any] = WeakValueDictionary()
-"""The shared views by class and by the identity of the run: the hooks of the run keep them alive."""
+"""The shared views by class and by the identity of the run:
+the hooks of the run keep them alive.
+"""
 
 
 class CheckpointView(MutableMapping[str, Any]):
-    """The state of a checkpoint by another framework's keys; what hooks add is kept in a section of its own."""
+    """The state of a checkpoint by another framework's keys;
+    what hooks add is kept in a section of its own.
+    """
 
     KEYS: ClassVar[Mapping[str, str]]
     """The framework's keys of what the state has."""
@@ -84,7 +95,8 @@ class CheckpointView(MutableMapping[str, Any]):
 
 
 class DataLoaderView(RunView):
-    """The data of a split, as hooks use a dataloader. The batches that it yields are apart from the training's.
+    """The data of a split, as hooks use a dataloader. The batches that it yields are apart from the
+    training's.
 
     `owner` is the view of the run: it has `run`, and `point`, the name of the point that fires.
     """
@@ -104,13 +116,19 @@ class DataLoaderView(RunView):
         return len(self._source)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of the current epoch. The random numbers of the training stay as they are."""
+        """Yield the batches of the current epoch.
+
+        The random numbers of the training stay as they are.
+        """
         import torch
 
         run = self._owner.run
         is_train = self._split == "train"
         if self.persistent_workers and is_train and self._owner.point.endswith("train_iter"):
-            message = "a hook iterates the training data in the middle of an epoch, whose workers are busy"
+            message = (
+                "a hook iterates the training data in the middle of an epoch, whose workers are"
+                " busy"
+            )
             raise UserError(Problem(message, hint="data.train.loader.workers = 0"))
         devices = []
         if run.device.type == "cuda":
@@ -127,7 +145,9 @@ class DataLoaderView(RunView):
         return workers > 0
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """End the workers where a hook sets `_iterator` to None: the next epoch's get the dataset as it is now."""
+        """End the workers where a hook sets `_iterator` to None:
+        the next epoch's get the dataset as it is now.
+        """
         if name == "_iterator" and value is None and hasattr(self._source, "close"):
             self._source.close()
         super().__setattr__(name, value)

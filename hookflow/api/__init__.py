@@ -1,1 +1,3 @@
-"""The Python API: `hookflow.load`, `train`, `runs` and `load_run`, and the objects that they return."""
+"""The Python API: `hookflow.load`, `train`, `runs` and `load_run`,
+and the objects that they return.
+"""

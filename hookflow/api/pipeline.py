@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     import networkx
 
 
-def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> "Pipeline":
-    """Load a pipeline: a file, or a dict of what a file would say. `overrides` go over it: `{"run.max_epochs": 2}`.
+def load(
+    source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> "Pipeline":
+    """Load a pipeline: a file, or a dict of what a file would say. `overrides` go over it:
+    `{"run.max_epochs": 2}`.
 
-    In a dict (and in `overrides`), an object may stand where a file has `use`: a model that exists, a DataLoader or a
-    dataset, a function or an instance as a hook. Raises UserError with everything that is wrong.
+    In a dict (and in `overrides`), an object may stand where a file has `use`: a model that exists,
+    a DataLoader or a dataset, a function or an instance as a hook. Raises UserError with everything
+    that is wrong.
     """
     objects = ObjectRegistry()
     message = [_override(key, value, objects) for key, value in (overrides or {}).items()]
@@ -38,7 +42,10 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[
 
 
 class Pipeline:
-    """A pipeline whose keys are valid, as `hookflow.load` returns it. Nothing of it has been built yet."""
+    """A pipeline whose keys are valid, as `hookflow.load` returns it.
+
+    Nothing of it has been built yet.
+    """
 
     def __init__(self, loaded: Loaded, objects: ObjectRegistry) -> None:
         self.loaded = loaded
@@ -56,7 +63,8 @@ class Pipeline:
 
     @cached_property
     def plan(self) -> Plan:
-        """Which hooks fire where, and in which order. Raises UserError with everything that is wrong with the hooks.
+        """Which hooks fire where, and in which order. Raises UserError with everything that is
+        wrong with the hooks.
 
         `plan.order` is a dict of hooks by point, `str(plan)` has a line for each point.
         """
@@ -64,17 +72,20 @@ class Pipeline:
             return valid_plan(self.loaded)
 
     def graph(self, point: str | None = None, *, dropped: bool = False) -> "networkx.MultiDiGraph":
-        """Return the graph of the hooks at a point, or at all points: see `Plan.graph` for what it holds.
+        """Return the graph of the hooks at a point, or at all points: see `Plan.graph` for what it
+        holds.
 
-        With `dropped` it has the data flows that gave way, too. Raises UserError for an unknown point, and with
-        everything that is wrong with the hooks.
+        With `dropped` it has the data flows that gave way, too. Raises UserError for an unknown
+        point, and with everything that is wrong with the hooks.
         """
         return self.plan.graph(point, dropped=dropped)
 
     def check(self) -> list[Problem]:
-        """Do what `hookflow check` does: raise UserError with everything that is wrong, or return all that is doubtful.
+        """Do what `hookflow check` does: raise UserError with everything that is wrong, or return
+        all that is doubtful.
 
-        That is what the command prints: warnings, ambiguous orders, data flow that gave way to edges, and notes.
+        That is what the command prints: warnings, ambiguous orders, data flow that gave way to
+        edges, and notes.
         """
         with self.in_use():
             check_sweep(self.loaded)
@@ -95,9 +106,13 @@ class Pipeline:
 
 
 def _override(key: str, value: Any, objects: ObjectRegistry) -> Override:
-    """Return what `--set` would be given for a key and a value, with the place to show where it is wrong."""
+    """Return what `--set` would be given for a key and a value,
+    with the place to show where it is wrong.
+    """
     try:
         path, _ = split_key(f"{key}=")
     except ValueError:
-        raise UserError(Problem(f'"{key}" is not a key', Where("overrides"), 'write e.g. "run.seed"')) from None
+        raise UserError(
+            Problem(f'"{key}" is not a key', Where("overrides"), 'write e.g. "run.seed"')
+        ) from None
     return in_python(f"{key}={as_toml(objects.replace(value, path))}")

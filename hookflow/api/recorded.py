@@ -51,8 +51,8 @@ def runs(
 ) -> Runs:
     """Return the runs in a folder of runs, the newest first.
 
-    `filter` and `sort` are those of `hookflow runs`: "best.accuracy > 0.9", "-best.accuracy". Raises UserError where no
-    run has such a key.
+    `filter` and `sort` are those of `hookflow runs`: "best.accuracy > 0.9", "-best.accuracy".
+    Raises UserError where no run has such a key.
     """
     return Runs(select(Index(Path(folder)).refresh(), filter, sort))
 
@@ -66,15 +66,20 @@ class Runs(list["RecordedRun"]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A dict for each run with its facts, its metrics and the keys of its pipeline; for `pandas.DataFrame`."""
+        """A dict for each run with its facts, its metrics and the keys of its pipeline;
+        for `pandas.DataFrame`.
+        """
         return [{**row.values, **row.config} for row in self._rows]
 
     def _repr_html_(self) -> str:
         return html_table(self._rows)
 
 
-def load_run(run: str | os.PathLike[str] = LATEST_RUN_NAME, folder: str | os.PathLike[str] = "runs") -> RecordedRun:
-    """Return a run: "latest", its id or a beginning or end of that, its name (the newest of it), or its directory.
+def load_run(
+    run: str | os.PathLike[str] = LATEST_RUN_NAME, folder: str | os.PathLike[str] = "runs"
+) -> RecordedRun:
+    """Return a run: "latest", its id or a beginning or end of that, its name (the newest of it), or
+    its directory.
 
     Raises UserError when there is none, or more than one.
     """
@@ -82,8 +87,9 @@ def load_run(run: str | os.PathLike[str] = LATEST_RUN_NAME, folder: str | os.Pat
 
 
 class RecordedRun:
-    """A run, read from its directory. Every attribute is read when it is accessed, so the values of a live run are
-    current."""
+    """A run, read from its directory. Every attribute is read when it is accessed, so the values of
+    a live run are current.
+    """
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
@@ -105,15 +111,18 @@ class RecordedRun:
 
     @property
     def status(self) -> str:
-        """How it is: "finished", "stopped", "interrupted", "failed", "refused", or "running", "stalled", "lost", ….
+        """How it is: "finished", "stopped", "interrupted", "failed", "refused", or "running",
+        "stalled", "lost", ….
 
-        A run that a hook has ended before its last iteration is "finished", too; its reason says so.
+        A run that a hook has ended before its last iteration is "finished", too; its reason says
+        so.
         """
         return read_run_summary(self._run_dir, time.time()).health.condition
 
     @property
     def config(self) -> dict[str, Any]:
-        """The pipeline that it was started with, as nested tables: `run.config["optimizer"]["args"]["lr"]`.
+        """The pipeline that it was started with, as nested tables:
+        `run.config["optimizer"]["args"]["lr"]`.
 
         Raises OSError or ValueError where it cannot be read.
         """
@@ -121,7 +130,9 @@ class RecordedRun:
 
     @property
     def best(self) -> dict[str, float]:
-        """The best value of each metric, where more or less of it is known to be better: {"accuracy": 0.93}."""
+        """The best value of each metric, where more or less of it is known to be better:
+        {"accuracy": 0.93}.
+        """
         best = read_run_summary(self._run_dir, time.time()).state.metrics.best
         return {name: record.value for name, record in best.items()}
 
@@ -132,7 +143,10 @@ class RecordedRun:
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Metrics of the latest validation and test: {"val": {"accuracy": 0.93}}. Earlier ones are in `scalars`."""
+        """Metrics of the latest validation and test: {"val": {"accuracy": 0.93}}.
+
+        Earlier ones are in `scalars`.
+        """
         latest: dict[str, dict[str, float]] = {}
         for record in event_log(self._run_dir.events).read_all():
             if record["k"] != "metrics":
@@ -142,11 +156,12 @@ class RecordedRun:
         return latest
 
     def scalars(self, *names: str) -> dict[str, list[Any]]:
-        """Return the logged numbers (those of `names`, if any are given) as columns that `pandas.DataFrame` takes.
+        """Return the logged numbers (those of `names`, if any are given) as columns that
+        `pandas.DataFrame` takes.
 
-        They are `iter` and `epoch` (those done), `time` (seconds since 1970), `name` and `value`. Metrics are called
-        "val/accuracy". Of iterations that were trained again after a resume, the later attempt counts. Raises UserError
-        for names that nothing was ever logged by.
+        They are `iter` and `epoch` (those done), `time` (seconds since 1970), `name` and `value`.
+        Metrics are called "val/accuracy". Of iterations that were trained again after a resume, the
+        later attempt counts. Raises UserError for names that nothing was ever logged by.
         """
         rows = scalars(self._run_dir)
         logged = list(dict.fromkeys(row.name for row in rows))
@@ -161,7 +176,9 @@ class RecordedRun:
         return columns
 
     def _make_unknown_name_problem(self, name: str, logged: Sequence[str]) -> Problem:
-        """Return what is wrong with a name that was never logged; "accuracy" may be meant for "val/accuracy"."""
+        """Return what is wrong with a name that was never logged;
+        "accuracy" may be meant for "val/accuracy".
+        """
         hint = nearest_or_all(name, logged)
         for logged_name in logged:
             if logged_name.rpartition("/")[2] == name:
@@ -171,7 +188,9 @@ class RecordedRun:
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints, the newest first; not those that cannot be used, or were saved after an error."""
+        """The checkpoints, the newest first; not those that cannot be used,
+        or were saved after an error.
+        """
         return self._list_checkpoints("", WEIGHTS)
 
     def _list_checkpoints(self, *prefixes: str) -> list[Checkpoint]:
@@ -198,7 +217,10 @@ class RecordedRun:
         return saved
 
     def checkpoint(self, name: str = "last") -> Checkpoint:
-        """Return the checkpoint of a name: "last", "best", or that of its folder. Raises UserError if there is none."""
+        """Return the checkpoint of a name: "last", "best", or that of its folder.
+
+        Raises UserError if there is none.
+        """
         by_name = {}
         for saved in self._list_checkpoints("", *NON_RESUMABLE_PREFIXES):
             for saved_name in (*saved.names, saved.path.name):
@@ -217,19 +239,34 @@ class RecordedRun:
         without: Sequence[str] = (),
         overrides: Mapping[str, Any] | None = None,
     ) -> Rerun:
-        """Do `iters` iterations from iteration `at` on again, in a process of their own, and compare what they log.
+        """Do `iters` iterations from iteration `at` on again, in a process of their own, and
+        compare what they log.
 
-        `with_` are hooks that watch ("grad_norm", "./probe.py:Probe"), `without` names hooks that are left out. This is
-        `hookflow rerun`. Raises UserError as that command does.
+        `with_` are hooks that watch ("grad_norm", "./probe.py:Probe"), `without` names hooks that
+        are left out. This is `hookflow rerun`. Raises UserError as that command does.
         """
-        command = [sys.executable, "-m", "hookflow", "rerun", str(self.dir), f"--at={at}", f"--for={iters}"]
+        command = [
+            sys.executable,
+            "-m",
+            "hookflow",
+            "rerun",
+            str(self.dir),
+            f"--at={at}",
+            f"--for={iters}",
+        ]
         command += [f"--with={use}" for use in with_]
         command += [f"--without={name}" for name in without]
         for key, value in (overrides or {}).items():
             command.append(f"--set={key}={as_toml(value)}")
-        done = subprocess.run([*command, "--format=json"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, "--format=json"], capture_output=True, text=True, check=False
+        )
         if done.returncode > 1:
-            raise UserError(Problem(done.stderr.strip() or f"the rerun has ended with exit code {done.returncode}"))
+            raise UserError(
+                Problem(
+                    done.stderr.strip() or f"the rerun has ended with exit code {done.returncode}"
+                )
+            )
         result = json.loads(done.stdout)
         more = {}
         for name, values in result["more"].items():
@@ -260,7 +297,9 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """Iterations that were done again: the run of their own, and what differs from the recording."""
+    """Iterations that were done again: the run of their own,
+    and what differs from the recording.
+    """
 
     run: RecordedRun
     unlike: Sequence[NumberMismatch]
@@ -276,7 +315,9 @@ class Rerun:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint: its folder, the iterations and epochs that were done, its names, the metrics known by then."""
+    """A checkpoint: its folder, the iterations and epochs that were done, its names,
+    the metrics known by then.
+    """
 
     path: Path
     iter: int
@@ -285,16 +326,24 @@ class Checkpoint:
     metrics: Mapping[str, float]
 
     def load_into(self, model: nn.Module, name: str | None = None) -> nn.Module:
-        """Give a model the weights, and return it. `name`: one of several models, or the hook that has averaged them.
+        """Give a model the weights, and return it. `name`: one of several models, or the hook that
+        has averaged them.
 
-        Without a `name` they are the trained weights. Where the checkpoint has an average of them, which the metrics
-        are of, a UserWarning says so; `name="model"` says that the trained ones are meant.
+        Without a `name` they are the trained weights. Where the checkpoint has an average of them,
+        which the metrics are of, a UserWarning says so; `name="model"` says that the trained ones
+        are meant.
 
-        Frozen parameters that the checkpoint leaves out remain the model's own. Raises UserError where the checkpoint
-        is damaged, has no such weights, or was trained with other frozen parameters, and PyTorch's own RuntimeError
-        where they do not fit the model.
+        Frozen parameters that the checkpoint leaves out remain the model's own. Raises UserError
+        where the checkpoint is damaged, has no such weights, or was trained with other frozen
+        parameters, and PyTorch's own RuntimeError where they do not fit the model.
         """
-        from hookflow.hooks.checkpoint_files import frozen_in, list_averages, read_weights, state_key, with_frozen
+        from hookflow.hooks.checkpoint_files import (
+            frozen_in,
+            list_averages,
+            read_weights,
+            state_key,
+            with_frozen,
+        )
 
         wrong = find_damage(self.path)
         if wrong:
@@ -305,8 +354,13 @@ class Checkpoint:
             averages = list_averages(self.path)
         if averages:
             ways = [f'load_into(model, "{average.removeprefix("model_")}")' for average in averages]
-            message = "these are the trained weights, and the metrics of the checkpoint are of an average of them"
-            hint = f'{" or ".join(ways)} loads the average, load_into(model, "model") the trained ones'
+            message = (
+                "these are the trained weights, and the metrics of the checkpoint are of an average"
+                " of them"
+            )
+            hint = (
+                f'{" or ".join(ways)} loads the average, load_into(model, "model") the trained ones'
+            )
             warnings.warn(f"{message}: {hint}", stacklevel=2)
         weights = read_weights(self.path, key)
         model.load_state_dict(with_frozen(weights, frozen_in(self.path, key), model))

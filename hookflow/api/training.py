@@ -1,6 +1,8 @@
-"""`hookflow.train`: a pipeline is trained in this process, or in one of its own, and shown meanwhile.
+"""`hookflow.train`: a pipeline is trained in this process, or in one of its own, and shown
+meanwhile.
 
-A notebook shows bars that are drawn anew while the run goes on, and in the end a table of its metrics.
+A notebook shows bars that are drawn anew while the run goes on, and in the end a table of its
+metrics.
 """
 
 import os
@@ -32,7 +34,14 @@ from hookflow.monitor.summary import make_metrics_table
 from hookflow.numbers import format_count, format_span, number
 from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import is_started_by_torchrun
-from hookflow.runner.process.launch import claim, finish_notifying, hand_on_signals, new_run, start, start_notifying
+from hookflow.runner.process.launch import (
+    claim,
+    finish_notifying,
+    hand_on_signals,
+    new_run,
+    start,
+    start_notifying,
+)
 from hookflow.runner.process.signals import handlers_put_back
 from hookflow.service.runs import failure_report
 from hookflow.text import make_printable, substitute_on
@@ -40,7 +49,9 @@ from hookflow.text import make_printable, substitute_on
 UIKind = Literal["auto", "plain", "json", "none"]
 
 Follow = Callable[[Callable[[], int | None]], int]
-"""Shows a run until the function that it is given returns the exit code of the training; returns that of the run."""
+"""Shows a run until the function that it is given returns the exit code of the training;
+returns that of the run.
+"""
 
 
 def train(
@@ -52,14 +63,16 @@ def train(
 ) -> RecordedRun:
     """Train a pipeline (what `load` returns, or what it takes) and return the run when it is over.
 
-    `ui` says how to show it: "plain" prints lines and "json" records, "none" shows nothing, "auto" is progress bars
-    and a table in a notebook and plain lines elsewhere. `runs` is the folder of runs; left out, the pipeline says it.
-    With `process` it trains in a process of its own, as `hookflow run` does.
+    `ui` says how to show it: "plain" prints lines and "json" records, "none" shows nothing, "auto"
+    is progress bars and a table in a notebook and plain lines elsewhere. `runs` is the folder of
+    runs; left out, the pipeline says it. With `process` it trains in a process of its own, as
+    `hookflow run` does.
 
-    An exception that ends the training is raised: a mistake in the pipeline as UserError, else what the code of a hook,
-    a model or a task has raised; from a process of its own a RuntimeError with the exit status and the reason. Ctrl-C
-    ends the training at its next safe point, with a checkpoint, and is raised as KeyboardInterrupt then; SIGTERM and
-    SIGUSR1 likewise, as TrainingTerminatedError.
+    An exception that ends the training is raised: a mistake in the pipeline as UserError, else what
+    the code of a hook, a model or a task has raised; from a process of its own a RuntimeError with
+    the exit status and the reason. Ctrl-C ends the training at its next safe point, with a
+    checkpoint, and is raised as KeyboardInterrupt then; SIGTERM and SIGUSR1 likewise, as
+    TrainingTerminatedError.
     """
     if not isinstance(pipeline, Pipeline):
         pipeline = load(pipeline)
@@ -95,10 +108,22 @@ def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
         raise UserError(Problem(f'there is no ui "{ui}"', hint=nearest_or_all(str(ui), known)))
     if is_started_by_torchrun():
         hint = "torchrun … -m hookflow run FILE trains one model in all of its processes"
-        raise UserError(Problem("hookflow.train trains in one process, and torchrun has started several", hint=hint))
+        raise UserError(
+            Problem(
+                "hookflow.train trains in one process, and torchrun has started several", hint=hint
+            )
+        )
     if process and pipeline.objects:
-        message = f"a process of its own has none of the objects in the pipeline: {', '.join(pipeline.objects)}"
-        raise UserError(Problem(message, hint='leave process out, or let `use` name what makes them: "./file.py:Name"'))
+        message = (
+            "a process of its own has none of the objects in the pipeline:"
+            f" {', '.join(pipeline.objects)}"
+        )
+        raise UserError(
+            Problem(
+                message,
+                hint='leave process out, or let `use` name what makes them: "./file.py:Name"',
+            )
+        )
 
 
 def _train_here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
@@ -137,7 +162,9 @@ def _show_in_thread(follow: Follow | None) -> Iterator[None]:
         finally:
             looking.set()
 
-    thread = threading.Thread(target=copy_context().run, args=(show,), name="hookflow-ui", daemon=True)
+    thread = threading.Thread(
+        target=copy_context().run, args=(show,), name="hookflow-ui", daemon=True
+    )
     thread.start()
     looking.wait()
     try:
@@ -148,7 +175,9 @@ def _show_in_thread(follow: Follow | None) -> Iterator[None]:
 
 
 def _in_its_own(run_dir: RunDir, follow: Follow | None) -> int:
-    """Train in a process of its own and return its exit code; the signals that this one gets are handed on to it."""
+    """Train in a process of its own and return its exit code;
+    the signals that this one gets are handed on to it.
+    """
 
     def begin() -> subprocess.Popen[bytes]:
         child = start(run_dir)
@@ -179,7 +208,10 @@ def _raise_failure(run_dir: RunDir, code: int, *, resumable: bool) -> None:
         raise TrainingTerminatedError(f"{reason}; {follows}")
     if code == 2:
         raise UserError(Problem(reason))
-    raise RuntimeError(f"the run {run_dir.id} ended with exit status {code}: {reason} (see {short(run_dir.output)})")
+    raise RuntimeError(
+        f"the run {run_dir.id} ended with exit status {code}: {reason} (see"
+        f" {short(run_dir.output)})"
+    )
 
 
 NOTEBOOK_WIDTH = 115
@@ -191,7 +223,8 @@ REDRAW_PERIOD_SECONDS = 0.5
 
 def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:
     """Show the run until it is over, as `monitor.plain.follow` does."""
-    display: Callable[..., Any] = import_module("IPython.display").display  # it is there, in a notebook
+    # It is there, in a notebook.
+    display: Callable[..., Any] = import_module("IPython.display").display
 
     live = LogFollower(run_dir)
     shown = display(_render_bars(run_dir, live), display_id=True)
@@ -217,12 +250,16 @@ def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -
 
 
 def _render_bars(run_dir: RunDir, live: LogFollower) -> Table:
-    """Return the bars that a terminal shows, below the condition of the run and its latest metrics."""
+    """Return the bars that a terminal shows, below the condition of
+    the run and its latest metrics.
+    """
     state = live.state
     facts = [f"{run_dir.path.parent.name}: {judge(run_dir, state, time.time()).condition}"]
     metrics = state.metrics.by_name.items()
     facts += [f"val {name} {number(values[-1][1])}" for name, values in metrics if " " not in name]
-    table = progress_bars.make_bars_table([*progress_bars.make_progress_bars(state)], NOTEBOOK_WIDTH)
+    table = progress_bars.make_bars_table(
+        [*progress_bars.make_progress_bars(state)], NOTEBOOK_WIDTH
+    )
     table.title = Text(make_printable("  ".join(facts)))
     table.title_justify = "left"
     return table

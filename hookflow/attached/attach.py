@@ -43,7 +43,9 @@ ALL_ITERATIONS_DONE = StopReason("every iteration is done", "finished", 0, save=
 PROGRAM_DONE = StopReason("the program is done", "finished", 0, save=False)
 
 Hooks = Pipeline | str | os.PathLike[str] | Mapping[str, Any]
-"""A pipeline of hooks alone: its file, a dict of what a file would say, or what `hookflow.load` returns."""
+"""A pipeline of hooks alone: its file, a dict of what a file would say,
+or what `hookflow.load` returns.
+"""
 
 
 def attach(  # noqa: PLR0913  # the package's interface: each keyword is an option of a user's loop
@@ -60,13 +62,15 @@ def attach(  # noqa: PLR0913  # the package's interface: each keyword is an opti
     overrides: Mapping[str, Any] | None = None,
     allow_changed_hooks: bool = False,
 ) -> "AttachedRun":
-    """Return a run whose hooks fire in a loop of your own: `with hookflow.attach("hooks.toml", …) as run:`.
+    """Return a run whose hooks fire in a loop of your own: `with hookflow.attach("hooks.toml", …)
+    as run:`.
 
-    `hooks` is a pipeline without model, optimizer, task and data; `overrides` go over it. `model` and `optimizer` are
-    those of the loop, or several by name; each may be wrapped, and neither is changed. `max_iters` is the number of
-    iterations (`run.max_iters` of the file if left out), `iters_per_epoch` how many of them are an epoch (all, if left
-    out). `examples` is the number of examples of an iteration, for the rates. `kept` names other objects whose
-    `state_dict` belongs in the checkpoints. With `resume` the newest run of this name goes on from its last checkpoint,
+    `hooks` is a pipeline without model, optimizer, task and data; `overrides` go over it. `model`
+    and `optimizer` are those of the loop, or several by name; each may be wrapped, and neither is
+    changed. `max_iters` is the number of iterations (`run.max_iters` of the file if left out),
+    `iters_per_epoch` how many of them are an epoch (all, if left out). `examples` is the number of
+    examples of an iteration, for the rates. `kept` names other objects whose `state_dict` belongs
+    in the checkpoints. With `resume` the newest run of this name goes on from its last checkpoint,
     or the run that is named; where there is none, a new one begins. `runs` is the folder of runs.
 
     Raises UserError with everything that is wrong.
@@ -78,16 +82,25 @@ def attach(  # noqa: PLR0913  # the package's interface: each keyword is an opti
         changes.setdefault("run.default_hooks", False)  # they log and save what a model does
     if isinstance(hooks, Pipeline):
         if changes:
-            raise UserError(Problem("give max_iters and overrides to hookflow.load, with the pipeline"))
+            raise UserError(
+                Problem("give max_iters and overrides to hookflow.load, with the pipeline")
+            )
         pipeline = hooks
     else:
         pipeline = load(hooks, changes)
     if not pipeline.loaded.is_attached:
-        message = f"{pipeline.loaded.source} has a model, an optimizer or data, and those of this loop are its own"
+        message = (
+            f"{pipeline.loaded.source} has a model, an optimizer or data, and those of this loop"
+            " are its own"
+        )
         raise UserError(Problem(message, hint="leave [model], [optimizer], [task] and [data] out"))
     length = pipeline.loaded.pipeline.run.max_iters
     objects = collect_objects(
-        model, optimizer, kept or {}, iters_per_epoch=iters_per_epoch or length or 0, examples=examples
+        model,
+        optimizer,
+        kept or {},
+        iters_per_epoch=iters_per_epoch or length or 0,
+        examples=examples,
     )
     called = model if isinstance(model, Mapping) else {"model": model}
     return AttachedRun(
@@ -102,7 +115,10 @@ def attach(  # noqa: PLR0913  # the package's interface: each keyword is an opti
 
 
 class AttachedRun:
-    """A run in a loop of the user's own, which `hookflow.attach` returns. It runs within a `with` block."""
+    """A run in a loop of the user's own, which `hookflow.attach` returns.
+
+    It runs within a `with` block.
+    """
 
     def __init__(
         self,
@@ -140,7 +156,10 @@ class AttachedRun:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> bool | None:
         running = self._running
         self._running = None
@@ -157,13 +176,19 @@ class AttachedRun:
         objects = self._objects
         pipeline = self._pipeline
         ranks = objects.ranks
-        consensus = ProcessGroupConsensus(ranks, RANK_TIMEOUT_SECONDS) if ranks.world > 1 else RankConsensus()
+        consensus = (
+            ProcessGroupConsensus(ranks, RANK_TIMEOUT_SECONDS)
+            if ranks.world > 1
+            else RankConsensus()
+        )
         with ExitStack() as stack:
             stack.enter_context(handlers_put_back())
             stack.enter_context(pipeline.in_use())
             run_dir, locks, resumes = self._choose_run(ranks, consensus)
             stack.callback(release, locks)
-            session = RunSession(run_dir, ranks, signs=ranks.first, held=resumes, prints_failure=False)
+            session = RunSession(
+                run_dir, ranks, signs=ranks.first, held=resumes, prints_failure=False
+            )
             raised: BaseException | None = None
             stop = ALL_ITERATIONS_DONE
             try:
@@ -173,7 +198,8 @@ class AttachedRun:
                 stop = self._find_stop_reason()
                 session.signals.ignored = True
             except BaseException as error:
-                session.signals.ignored = True  # set here and not by a call: at a call another signal might raise
+                # Set here and not by a call: at a call another signal might raise.
+                session.signals.ignored = True
                 raised = error
                 stop = session.find_stop_reason(error, lost=False)
             session.close(stop)
@@ -185,8 +211,12 @@ class AttachedRun:
         if stop.exit:
             raise SystemExit(stop.exit)
 
-    def _choose_run(self, ranks: RankLayout, consensus: RankConsensus) -> tuple[RunDir, Locks, bool]:
-        """Return the directory of the run, its lock, and whether it is resumed; on all ranks the same."""
+    def _choose_run(
+        self, ranks: RankLayout, consensus: RankConsensus
+    ) -> tuple[RunDir, Locks, bool]:
+        """Return the directory of the run, its lock, and whether it is resumed;
+        on all ranks the same.
+        """
         chosen: tuple[RunDir, bool] | UserError | None = None
         locks: Locks = ()
         if ranks.first:
@@ -222,7 +252,9 @@ class AttachedRun:
     def _run_loop_block(
         self, run_dir: RunDir, session: RunSession, consensus: RankConsensus, resumes: bool
     ) -> Iterator[None]:
-        """Build, restore, and let the user's block run between the points before and after its loop."""
+        """Build, restore, and let the user's block run between the
+        points before and after its loop.
+        """
         objects = self._objects
         attempt = TrainingAttempt(
             run_dir,
@@ -257,7 +289,9 @@ class AttachedRun:
 
     def _build(self, session: RunSession, origin: AttemptOrigin) -> RunComponents:
         loaded = self._pipeline.loaded
-        return build_attached(loaded, self._plan, loaded.source.parent, session.recorder.say, self._objects)
+        return build_attached(
+            loaded, self._plan, loaded.source.parent, session.recorder.say, self._objects
+        )
 
     def _find_stop_reason(self) -> StopReason:
         stop = self._loop.safe_point.stop
@@ -282,7 +316,10 @@ class AttachedRun:
 
     @property
     def loop(self) -> AttachedLoop:
-        """The iterations, for what drives them by the calls of another trainer. Raises UserError outside of a block."""
+        """The iterations, for what drives them by the calls of another trainer.
+
+        Raises UserError outside of a block.
+        """
         return self._loop
 
     # Calls of the user's loop.
@@ -292,10 +329,12 @@ class AttachedRun:
         return self._loop.iterations()
 
     def backward(self, loss: Tensor, *, scaler: Any = None, **options: Any) -> None:
-        """Compute the gradients of a loss, as `loss.backward(**options)` does, with the points around that.
+        """Compute the gradients of a loss, as `loss.backward(**options)` does, with the points
+        around that.
 
-        The loss of an iteration is the sum of those that this is given: of `loss / n` for each of n batches, their
-        mean. A `scaler` is a `torch.amp.GradScaler`, which scales the gradients and not what hooks see.
+        The loss of an iteration is the sum of those that this is given: of `loss / n` for each of n
+        batches, their mean. A `scaler` is a `torch.amp.GradScaler`, which scales the gradients and
+        not what hooks see.
         """
         self._loop.backward(loss, scaler, options)
 
@@ -308,15 +347,21 @@ class AttachedRun:
         return self._loop.take_batch(batch)
 
     def report(self, outputs: Mapping[str, Any]) -> None:
-        """Say what the current batch has given, as a task's `step` or `evaluate` returns it: the `outputs` of hooks."""
+        """Say what the current batch has given, as a task's `step` or `evaluate` returns it:
+        the `outputs` of hooks.
+        """
         self._loop.reported.update(outputs)
 
     def validation(self) -> AbstractContextManager[MutableMapping[str, Any]]:
-        """Return a block that is a validation: `with run.validation() as metrics: metrics["loss"] = …`."""
+        """Return a block that is a validation: `with run.validation() as metrics: metrics["loss"] =
+        …`.
+        """
         return self._validation.run()
 
     def val(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a validation, of which `report` says the outputs: their means are its metrics."""
+        """Yield the batches of a validation, of which `report` says the outputs:
+        their means are its metrics.
+        """
         return self._validation.batches(loader)
 
     @property

@@ -1,4 +1,6 @@
-"""The iterations of a user's loop: what its calls, its forward passes and its optimizers' steps say of their phases."""
+"""The iterations of a user's loop: what its calls,
+its forward passes and its optimizers' steps say of their phases.
+"""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -30,7 +32,9 @@ VALIDATION_SET = "val"
 
 @dataclass(frozen=True)
 class CutValidation:
-    """A validation that the user's code has left before its end, by `break` or by an exception that it has caught."""
+    """A validation that the user's code has left before its end,
+    by `break` or by an exception that it has caught.
+    """
 
     entered: int
     """How many arounds were open before it."""
@@ -39,7 +43,9 @@ class CutValidation:
 
 
 class LoopStopped(BaseException):
-    """Raised at the head of the user's `for` where the run stops before its end; `attach` lets it end there."""
+    """Raised at the head of the user's `for` where the run stops before its end;
+    `attach` lets it end there.
+    """
 
 
 class IterationPhase(Enum):
@@ -55,8 +61,9 @@ class IterationPhase(Enum):
 class AttachedLoop:
     """The iterations of a loop that hookflow does not walk itself.
 
-    The next turn of the `for` ends an iteration. Forward hooks of the network, `backward` and hooks of the optimizers'
-    steps mark its phases, which add up over the batches of an iteration. The first of them fires `before_train_iter`.
+    The next turn of the `for` ends an iteration. Forward hooks of the network, `backward` and hooks
+    of the optimizers' steps mark its phases, which add up over the batches of an iteration. The
+    first of them fires `before_train_iter`.
     """
 
     def __init__(self, trainer: Trainer, models: Mapping[str, nn.Module], examples: int) -> None:
@@ -71,7 +78,9 @@ class AttachedLoop:
         self.reported: dict[str, Any] = {}
         """The outputs of `run.report` for the current batch."""
         self.is_told_of_steps = False
-        """Whether `before_step` says when gradients are complete: another trainer may compute them within the step."""
+        """Whether `before_step` says when gradients are complete:
+        another trainer may compute them within the step.
+        """
         self._called_models = models
         self._examples = examples
         self._update = trainer.update
@@ -88,24 +97,42 @@ class AttachedLoop:
         self._arounds_outside = 0
         self._settle = self.context.module_hooks.make_settling_step(lambda run, batch: None)
         plan = self.engine.plan
-        self._of_batch = [b.hook for b in plan.at("before_train_iter") if "batch" in b.takes or "batch" in b.writes]
-        """The hooks that need `run.batch`: they are given the batch, or put another one in its place."""
-        self._of_backward = [binding.hook for point in POINTS_OF_BACKWARD for binding in plan.at(point)]
+        self._of_batch = [
+            b.hook
+            for b in plan.at("before_train_iter")
+            if "batch" in b.takes or "batch" in b.writes
+        ]
+        """The hooks that need `run.batch`: they are given the batch,
+        or put another one in its place.
+        """
+        self._of_backward = [
+            binding.hook for point in POINTS_OF_BACKWARD for binding in plan.at(point)
+        ]
         fired = self.engine.firings("before_train_iter")
-        self._writers = [f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole"]
-        """The hooks that fire at the later batches of an iteration, too: those that write the batch."""
+        self._writers = [
+            f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole"
+        ]
+        """The hooks that fire at the later batches of an iteration, too:
+        those that write the batch.
+        """
         for firing in self._writers:
             firing.ask_once_per_iteration(self.state)
 
     def begin(self, undoing: ExitStack) -> None:
-        """Fire `before_train`, and watch the forward passes and the steps until `undoing` is closed."""
+        """Fire `before_train`, and watch the forward passes and the
+        steps until `undoing` is closed.
+        """
         state = self.state
         for model in self._called_models.values():
             undoing.callback(model.register_forward_pre_hook(self._before_forward).remove)
             undoing.callback(model.register_forward_hook(self._after_forward).remove)
         for name, optimizer in self._optimizers.items():
-            undoing.callback(optimizer.register_step_pre_hook(partial(self._before_step, name)).remove)
-            undoing.callback(optimizer.register_step_post_hook(partial(self._after_step, name)).remove)
+            undoing.callback(
+                optimizer.register_step_pre_hook(partial(self._before_step, name)).remove
+            )
+            undoing.callback(
+                optimizer.register_step_post_hook(partial(self._after_step, name)).remove
+            )
         state.stage = "train"
         self.engine.fire("before_train")
         self.trainer.checkpoints.begin()
@@ -121,7 +148,12 @@ class AttachedLoop:
         state = self.state
         if state.iter_limit is None:
             message = "`for it in run` needs to know how many iterations there are"
-            raise UserError(Problem(message, hint="hookflow.attach(…, max_iters=10_000), or run.max_iters in the file"))
+            raise UserError(
+                Problem(
+                    message,
+                    hint="hookflow.attach(…, max_iters=10_000), or run.max_iters in the file",
+                )
+            )
         self._has_looped = True
         self._timeline.restart()
         while self.safe_point.stop is None and not state.finished:
@@ -132,7 +164,9 @@ class AttachedLoop:
         self._leave_if_stopped()
 
     def close_validation(self) -> None:
-        """Leave a validation that was left before its end: the program goes on, and nothing of it counts."""
+        """Leave a validation that was left before its end: the program goes on,
+        and nothing of it counts.
+        """
         cut = self.cut_validation
         self.cut_validation = None
         if cut is None:
@@ -173,10 +207,16 @@ class AttachedLoop:
     # The actions of the user's code in an iteration.
 
     def take_batch(self, batch: Any) -> Any:
-        """Return a batch as the hooks at `before_train_iter` leave it; those of later batches write the batch alone."""
+        """Return a batch as the hooks at `before_train_iter` leave it;
+        those of later batches write the batch alone.
+        """
         state = self.state
         if self.is_validating:
-            raise UserError(Problem("run.batch is for training: run.val(loader) gives the batches of a validation"))
+            raise UserError(
+                Problem(
+                    "run.batch is for training: run.val(loader) gives the batches of a validation"
+                )
+            )
         self._require_turn("run.batch")
         size = size_of(batch) or 0
         if self.phase is IterationPhase.READY:
@@ -192,7 +232,9 @@ class AttachedLoop:
         return self._batch
 
     def open(self, batch: Any) -> None:
-        """Begin the iteration with a batch that hooks see and do not replace; None where it is unknown."""
+        """Begin the iteration with a batch that hooks see and do not replace;
+        None where it is unknown.
+        """
         if batch is None:
             self._open_without_batch()
         else:
@@ -212,15 +254,25 @@ class AttachedLoop:
     def _offer_batch(self, batch: Any, writers: Any) -> Any:
         result = self.context.fire_with_batch("before_train_iter", batch, writers)
         if result is SKIP_MARKER:
-            message = "a hook has called run.skip_batch, and only hookflow's own loop can leave a batch out"
+            message = (
+                "a hook has called run.skip_batch, and only hookflow's own loop can leave a"
+                " batch out"
+            )
             raise UserError(Problem(message))
         return result
 
     def _open_without_batch(self) -> None:
-        """Begin an iteration whose batch is unknown. Raises UserError where hooks need the batch."""
+        """Begin an iteration whose batch is unknown.
+
+        Raises UserError where hooks need the batch.
+        """
         if self._of_batch:
-            message = f'the hook "{self._of_batch[0]}" needs the batch, and this loop has not given it'
-            raise UserError(Problem(message, hint="before the forward pass: x, y = run.batch(x, y)"))
+            message = (
+                f'the hook "{self._of_batch[0]}" needs the batch, and this loop has not given it'
+            )
+            raise UserError(
+                Problem(message, hint="before the forward pass: x, y = run.batch(x, y)")
+            )
         self._open(None)
 
     def _require_turn(self, call: str) -> None:
@@ -232,7 +284,10 @@ class AttachedLoop:
         if self.phase is IterationPhase.CLOSED:
             message = f"{call} comes after a validation that has ended this iteration"
             raise UserError(
-                Problem(message, hint="validate before the first forward pass of an iteration, or at its end")
+                Problem(
+                    message,
+                    hint="validate before the first forward pass of an iteration, or at its end",
+                )
             )
 
     @property
@@ -253,7 +308,8 @@ class AttachedLoop:
             self._timeline.mark(FORWARD)
 
     def backward(self, loss: Tensor, scaler: Any, options: Mapping[str, Any]) -> None:
-        """Add the gradients of a loss, between `after_forward`, `before_backward` and `after_backward`.
+        """Add the gradients of a loss, between `after_forward`, `before_backward` and
+        `after_backward`.
 
         A `scaler` (`torch.amp.GradScaler`) scales what is differentiated, and not what hooks see.
         """
@@ -269,7 +325,9 @@ class AttachedLoop:
         """Fire `after_forward` and `before_backward`; return the loss as hooks have left it."""
         self._require_turn("run.backward")
         if self.is_validating:
-            raise UserError(Problem("run.backward is not for a validation: the hooks there have no gradients"))
+            raise UserError(
+                Problem("run.backward is not for a validation: the hooks there have no gradients")
+            )
         if self.phase is IterationPhase.READY:
             self._open_without_batch()
         self._timeline.mark(FORWARD)
@@ -299,17 +357,33 @@ class AttachedLoop:
             self._open_without_batch()
         if self._of_backward and not self._losses:
             hook = self._of_backward[0]
-            message = f'the hook "{hook}" fires at the backward pass, and this loop has called no run.backward'
-            raise UserError(Problem(message, hint="write run.backward(loss) in place of loss.backward()"))
-        if getattr(optimizer, "grad_scale", None) is not None and self.engine.plan.at("before_optimizer_step"):
-            message = f"the gradients of {type(optimizer).__name__} are still scaled as its step begins"
-            raise UserError(Problem(message, hint="call scaler.unscale_(optimizer) before scaler.step(optimizer)"))
+            message = (
+                f'the hook "{hook}" fires at the backward pass, and this loop has called no'
+                " run.backward"
+            )
+            raise UserError(
+                Problem(message, hint="write run.backward(loss) in place of loss.backward()")
+            )
+        if getattr(optimizer, "grad_scale", None) is not None and self.engine.plan.at(
+            "before_optimizer_step"
+        ):
+            message = (
+                f"the gradients of {type(optimizer).__name__} are still scaled as its step begins"
+            )
+            raise UserError(
+                Problem(
+                    message, hint="call scaler.unscale_(optimizer) before scaler.step(optimizer)"
+                )
+            )
         self._update.stepping = (name,)
         self._timeline.mark(BACKWARD)
-        self.engine.fire("before_optimizer_step", self._batch, self.state.batch_idx, self._all_outputs())
+        self.engine.fire(
+            "before_optimizer_step", self._batch, self.state.batch_idx, self._all_outputs()
+        )
         if self._update.skip_outside_step(name):
             self._skips.add(name)
-            for group in optimizer.param_groups:  # an optimizer leaves a parameter without a gradient alone
+            # An optimizer leaves a parameter without a gradient alone.
+            for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None
 
@@ -321,7 +395,9 @@ class AttachedLoop:
         if name in self._skips:
             self._skips.discard(name)
             return
-        self.engine.fire("after_optimizer_step", self._batch, self.state.batch_idx, self._all_outputs())
+        self.engine.fire(
+            "after_optimizer_step", self._batch, self.state.batch_idx, self._all_outputs()
+        )
 
     def _all_outputs(self) -> dict[str, Any]:
         return {**self._outputs, **self.reported}
@@ -329,7 +405,9 @@ class AttachedLoop:
     # The end of an iteration, and of the loop.
 
     def close(self) -> None:
-        """End the iteration, if one is under way: at the loop's next turn, or where a validation follows its step."""
+        """End the iteration, if one is under way: at the loop's next turn,
+        or where a validation follows its step.
+        """
         state = self.state
         self.close_validation()
         if self.phase in (IterationPhase.NONE, IterationPhase.CLOSED):
@@ -377,7 +455,9 @@ class AttachedLoop:
         if self._is_in_epoch:
             self.engine.cut(self._arounds_outside)
         if self._has_looped and not state.finished and safe_point.stop is None:
-            safe_point.stop = StopReason("the loop was left before its end", "stopped", 0, save=False)
+            safe_point.stop = StopReason(
+                "the loop was left before its end", "stopped", 0, save=False
+            )
         safe_point.control.over = True
         safe_point.control.validation_due = False
         self._update.settle()
@@ -385,7 +465,10 @@ class AttachedLoop:
         state.iterating = False
         self.engine.fire("after_train")
         if is_cut:
-            text = f"the loop was left in the middle of iteration {state.iter + 1}: nothing of that is saved"
+            text = (
+                f"the loop was left in the middle of iteration {state.iter + 1}: nothing of that is"
+                " saved"
+            )
             self.context.log.say(text, "warn")
             self.context.requests.take_saves()
         else:

@@ -1,4 +1,6 @@
-"""The objects of a user's loop, as hooks see them: models without wrappers, optimizers, ranks, what is kept."""
+"""The objects of a user's loop, as hooks see them: models without wrappers, optimizers,
+ranks, what is kept.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +29,9 @@ class NoModel(nn.Module):
 
 
 class LoopTask:
-    """The task of a user's loop: it computes nothing, and keeps the state of the objects that join the checkpoints."""
+    """The task of a user's loop: it computes nothing,
+    and keeps the state of the objects that join the checkpoints.
+    """
 
     steps_itself = True
 
@@ -36,7 +40,9 @@ class LoopTask:
 
     def step(self, run: Any, batch: Any) -> dict[str, Any]:
         """Raise UserError: only the user's loop can compute a loss."""
-        raise UserError(Problem("the loop is your own: hookflow cannot compute the loss of a batch by itself"))
+        raise UserError(
+            Problem("the loop is your own: hookflow cannot compute the loss of a batch by itself")
+        )
 
     evaluate = step
 
@@ -45,11 +51,18 @@ class LoopTask:
         return {name: each.state_dict() for name, each in self._kept.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Give each object its state. Raises UserError where the checkpoint has none of one of them."""
+        """Give each object its state.
+
+        Raises UserError where the checkpoint has none of one of them.
+        """
         missing = [name for name in self._kept if name not in state]
         if missing:
-            message = f'the checkpoint has no state of "{missing[0]}", which attach is given in kept'
-            raise UserError(Problem(message, hint=f"it has {', '.join(state) or 'no such objects'}"))
+            message = (
+                f'the checkpoint has no state of "{missing[0]}", which attach is given in kept'
+            )
+            raise UserError(
+                Problem(message, hint=f"it has {', '.join(state) or 'no such objects'}")
+            )
         for name, each in self._kept.items():
             each.load_state_dict(state[name])
 
@@ -63,7 +76,11 @@ def collect_objects(
     examples: int,
 ) -> LoopObjects:
     """Return the objects of a loop. Raises UserError for a wrong one, and for FSDP."""
-    given = models if isinstance(models, Mapping) else {"model": NoModel() if models is None else models}
+    given = (
+        models
+        if isinstance(models, Mapping)
+        else {"model": NoModel() if models is None else models}
+    )
     unwrapped = {name: _unwrap_model(name, model) for name, model in given.items()}
     stepping: dict[str, Optimizer] = {}
     if optimizers is not None:
@@ -74,8 +91,13 @@ def collect_objects(
         stepping = {name: _unwrap_optimizer(name, optimizer) for name, optimizer in named.items()}
     for name, each in kept.items():
         if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
-            message = f'kept["{name}"] is a {type(each).__name__} without state_dict() and load_state_dict()'
-            raise UserError(Problem(message, hint="a checkpoint keeps the states of objects that have both"))
+            message = (
+                f'kept["{name}"] is a {type(each).__name__} without state_dict() and'
+                " load_state_dict()"
+            )
+            raise UserError(
+                Problem(message, hint="a checkpoint keeps the states of objects that have both")
+            )
     parameters = (parameter for model in unwrapped.values() for parameter in model.parameters())
     first = next(parameters, None)
     data = {"train": LoopData("train", iters_per_epoch, examples), "val": LoopData("val", 1, 0)}
@@ -103,8 +125,13 @@ def _unwrap_model(name: str, model: Any) -> nn.Module:
             break
     is_fsdp = any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
     if is_fsdp or any(is_sharded(parameter) for parameter in model.parameters()):
-        message = "FSDP has sharded this model, and hookflow.attach cannot save or average its shards yet"
-        hint = 'train it by hookflow run with distributed.strategy = "fsdp", or attach to a loop with DDP'
+        message = (
+            "FSDP has sharded this model, and hookflow.attach cannot save or average its shards yet"
+        )
+        hint = (
+            'train it by hookflow run with distributed.strategy = "fsdp", or attach to a loop'
+            " with DDP"
+        )
         raise UserError(Problem(message, hint=hint))
     result: nn.Module = model
     return result
@@ -123,12 +150,17 @@ def _unwrap_optimizer(name: str, optimizer: Any) -> Optimizer:
 def find_ranks() -> RankLayout:
     """Return the rank of this process in the group that its program has formed.
 
-    Raises UserError where a launcher has started several processes, and the program has formed no group.
+    Raises UserError where a launcher has started several processes, and the program has formed no
+    group.
     """
     started = of_environment()
     if dist.is_available() and dist.is_initialized():
         return RankLayout(dist.get_rank(), dist.get_world_size(), started.local)
     if started.world > 1:
         message = f"{started.world} processes were started, and there is no process group"
-        raise UserError(Problem(message, hint="call torch.distributed.init_process_group before hookflow.attach"))
+        raise UserError(
+            Problem(
+                message, hint="call torch.distributed.init_process_group before hookflow.attach"
+            )
+        )
     return RankLayout(local=started.local)

@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from hookflow.attached.loop import VALIDATION_SET, AttachedLoop, CutValidation, IterationPhase, LoopStopped
+from hookflow.attached.loop import (
+    VALIDATION_SET,
+    AttachedLoop,
+    CutValidation,
+    IterationPhase,
+    LoopStopped,
+)
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.tensors import enter_evaluation
 from hookflow.runner.data.batches import size_of
@@ -22,9 +28,9 @@ from hookflow.runner.process.state import MetricDict
 class AttachedValidation:
     """The validations of a user's loop, which walks over the data itself.
 
-    Each is computed on random numbers of its own, without gradients and with the models in evaluation. A run that is
-    resumed behind it goes on as one that was never interrupted. A validation that the checkpoint has already is not
-    counted a second time.
+    Each is computed on random numbers of its own, without gradients and with the models in
+    evaluation. A run that is resumed behind it goes on as one that was never interrupted. A
+    validation that the checkpoint has already is not counted a second time.
     """
 
     def __init__(self, loop: AttachedLoop, resumed_at: int | None) -> None:
@@ -42,7 +48,8 @@ class AttachedValidation:
 
     @contextmanager
     def run(self) -> Iterator[MutableMapping[str, Any]]:
-        """Fire the points of a validation around a block that computes the metrics, and puts them into a dict.
+        """Fire the points of a validation around a block that computes the metrics, and puts them
+        into a dict.
 
         Raises UserError in the middle of an iteration.
         """
@@ -55,9 +62,15 @@ class AttachedValidation:
             loop.close()
         elif loop.phase is IterationPhase.OPEN:
             message = "a validation in the middle of an iteration has no state that could be saved"
-            hint = "validate before the first forward pass of an iteration, or after the optimizer's step"
+            hint = (
+                "validate before the first forward pass of an iteration, or after the optimizer's"
+                " step"
+            )
             raise UserError(Problem(message, hint=hint))
-        is_counted_already = self._resumed_at == state.iter == state.validated.get(VALIDATION_SET) and not self.is_due
+        is_counted_already = (
+            self._resumed_at == state.iter == state.validated.get(VALIDATION_SET)
+            and not self.is_due
+        )
         with self._enter_evaluation():
             if is_counted_already:
                 yield MetricDict()
@@ -69,7 +82,9 @@ class AttachedValidation:
 
     @contextmanager
     def _enter_evaluation(self) -> Iterator[None]:
-        """Compute without gradients, on random numbers of this place, with the models in evaluation."""
+        """Compute without gradients, on random numbers of this place,
+        with the models in evaluation.
+        """
         loop = self._loop
         context = self._context
         state = self._state
@@ -91,7 +106,9 @@ class AttachedValidation:
                 state.batches = batches
 
     def _record_metrics(self) -> Iterator[MutableMapping[str, Any]]:
-        """Yield the dict of metrics, between the points of a validation, and record what it holds then."""
+        """Yield the dict of metrics, between the points of a validation,
+        and record what it holds then.
+        """
         state = self._state
         fire = self._engine.fire
         due = state.validation_due
@@ -113,12 +130,18 @@ class AttachedValidation:
                     state.metrics = metrics
                     state.metrics_at = state.iter
                     fire("after_val_epoch", metrics)
-                    result = {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
+                    result = {
+                        name: as_number(value, f'metrics["{name}"]')
+                        for name, value in metrics.items()
+                    }
                     result = loop.trainer.evaluation.broadcast_metrics(result)
                     state.metrics = MappingProxyType(MetricDict(result))
                     fire("after_val", state.metrics)
                     self._context.log.put(
-                        "metrics", split=VALIDATION_SET, v=result, seconds=time.perf_counter() - began
+                        "metrics",
+                        split=VALIDATION_SET,
+                        v=result,
+                        seconds=time.perf_counter() - began,
                     )
         except BaseException:
             loop.cut_validation = CutValidation(entered, validated_before)
@@ -126,7 +149,10 @@ class AttachedValidation:
         self._checkpoints.forget_kept_state()
 
     def _process(self) -> None:
-        """Do what has been asked for by the end of a validation. Raises LoopStopped where the run stops here."""
+        """Do what has been asked for by the end of a validation.
+
+        Raises LoopStopped where the run stops here.
+        """
         loop = self._loop
         control = loop.safe_point.control
         safe_point = loop.safe_point
@@ -143,10 +169,11 @@ class AttachedValidation:
             raise LoopStopped(stop.reason)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a validation, each between its two points; means of what is reported are its metrics.
+        """Yield the batches of a validation, each between its two points; means of what is reported
+        are its metrics.
 
-        Within a block of `run.validation()` they are not put among its metrics. Raises UserError where hooks need the
-        outputs of a batch, and `run.report` has not been called.
+        Within a block of `run.validation()` they are not put among its metrics. Raises UserError
+        where hooks need the outputs of a batch, and `run.report` has not been called.
         """
         if self._loop.is_validating:
             yield from self._iterate_batches(loader)
@@ -177,9 +204,15 @@ class AttachedValidation:
             if not counts:
                 continue
             if needy and not outputs:
-                message = f'the hook "{needy[0]}" needs the outputs of a validation batch, and nothing was reported'
+                message = (
+                    f'the hook "{needy[0]}" needs the outputs of a validation batch, and nothing'
+                    " was reported"
+                )
                 raise UserError(
-                    Problem(message, hint='in the loop over run.val(loader): run.report({"logits": logits})')
+                    Problem(
+                        message,
+                        hint='in the loop over run.val(loader): run.report({"logits": logits})',
+                    )
                 )
             means.add(single_numbers(outputs), state.batch_size or None)
             self._engine.fire("after_val_iter", batch, index, outputs)

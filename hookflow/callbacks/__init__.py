@@ -1,7 +1,8 @@
-"""hookflow's graph of hooks as one callback in another trainer: Lightning's, Hugging Face's or Keras'.
+"""hookflow's graph of hooks as one callback in another trainer: Lightning's, Hugging Face's or
+Keras'.
 
-Each function returns a callback of that trainer. It makes a run as `hookflow.attach` does, with a run directory, a log
-and the screens; the loop, the data and the checkpoints stay the trainer's.
+Each function returns a callback of that trainer. It makes a run as `hookflow.attach` does, with a
+run directory, a log and the screens; the loop, the data and the checkpoints stay the trainer's.
 """
 
 from collections.abc import Mapping
@@ -12,19 +13,22 @@ from hookflow.callbacks.driver import Hooks
 __all__ = ["huggingface", "keras", "lightning"]
 
 
-def lightning(hooks: Hooks, *, overrides: Mapping[str, Any] | None = None, runs: str | None = None) -> Any:
+def lightning(
+    hooks: Hooks, *, overrides: Mapping[str, Any] | None = None, runs: str | None = None
+) -> Any:
     """Return a callback for Lightning's Trainer, which takes it among its `callbacks`.
 
-    `hooks` is a pipeline of hooks alone, as for `hookflow.attach`; `overrides` go over it. `runs` is the folder of
-    runs.
-    Raises UserError for hooks at points that the trainer does not offer.
+    `hooks` is a pipeline of hooks alone, as for `hookflow.attach`; `overrides` go over it. `runs`
+    is the folder of runs. Raises UserError for hooks at points that the trainer does not offer.
     """
     from hookflow.callbacks.lightning_callback import make_callback
 
     return make_callback(hooks, overrides, runs)
 
 
-def huggingface(hooks: Hooks, *, overrides: Mapping[str, Any] | None = None, runs: str | None = None) -> Any:
+def huggingface(
+    hooks: Hooks, *, overrides: Mapping[str, Any] | None = None, runs: str | None = None
+) -> Any:
     """Return a callback for Hugging Face's Trainer, which takes it among its `callbacks`.
 
     The arguments are those of `lightning`.
@@ -34,7 +38,9 @@ def huggingface(hooks: Hooks, *, overrides: Mapping[str, Any] | None = None, run
     return make_callback(hooks, overrides, runs)
 
 
-def keras(hooks: Hooks, *, overrides: Mapping[str, Any] | None = None, runs: str | None = None) -> Any:
+def keras(
+    hooks: Hooks, *, overrides: Mapping[str, Any] | None = None, runs: str | None = None
+) -> Any:
     """Return a callback for Keras where PyTorch computes: `fit` takes it among its `callbacks`.
 
     The arguments are those of `lightning`.

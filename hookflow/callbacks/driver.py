@@ -52,9 +52,11 @@ STEP_POINTS = ("before_optimizer_step", "after_optimizer_step")
 
 
 class TrainerDriver:
-    """A run of hooks inside another trainer, which walks over its data and steps its optimizers itself.
+    """A run of hooks inside another trainer, which walks over its data and steps its optimizers
+    itself.
 
-    The trainer's callback calls these methods in the order of the training. An iteration is a step of the optimizer.
+    The trainer's callback calls these methods in the order of the training. An iteration is a step
+    of the optimizer.
     """
 
     def __init__(
@@ -101,7 +103,10 @@ class TrainerDriver:
     # The pipeline.
 
     def _load(self, max_iters: int) -> Pipeline:
-        """Load the hooks for a run of so many iterations. Raises UserError for what this trainer does not offer."""
+        """Load the hooks for a run of so many iterations.
+
+        Raises UserError for what this trainer does not offer.
+        """
         from hookflow.api.pipeline import load
 
         overrides = {**self._overrides, "run.max_iters": max_iters}
@@ -136,8 +141,13 @@ class TrainerDriver:
             return f"fires at {binding.point}, to which {trainer} does not come"
         if "batch" in binding.takes and "batch" not in self._arguments:
             return f"takes the batch at {binding.point}, which {trainer} does not give"
-        if "batch" in binding.writes or ("control" in binding.writes and binding.point in BEFORE_THE_STEP):
-            return f"changes the course of the iteration at {binding.point}, which is that of {trainer}"
+        if "batch" in binding.writes or (
+            "control" in binding.writes and binding.point in BEFORE_THE_STEP
+        ):
+            return (
+                f"changes the course of the iteration at {binding.point}, which is that of"
+                f" {trainer}"
+            )
         return ""
 
     # The course of the training.
@@ -155,8 +165,8 @@ class TrainerDriver:
     ) -> None:
         """Begin the run; `done` is the number of steps that a resumed training has behind it.
 
-        With `tells_steps` the trainer's callback calls `before_step`; else a hook of the optimizer does.
-        Raises UserError where that is not where hookflow's own run has been saved.
+        With `tells_steps` the trainer's callback calls `before_step`; else a hook of the optimizer
+        does. Raises UserError where that is not where hookflow's own run has been saved.
         """
         from hookflow.attached.attach import attach
 
@@ -175,14 +185,22 @@ class TrainerDriver:
         self._run = run
         self._turns = iter(run)
         if run.iter != done:
-            message = f"{self._trainer_name} goes on after step {done}, and hookflow's run after {run.iter}"
-            hint = "give the hooks a checkpoint, [hooks.checkpoint]: it is then saved when the trainer saves its own"
+            message = (
+                f"{self._trainer_name} goes on after step {done}, and hookflow's run after"
+                f" {run.iter}"
+            )
+            hint = (
+                "give the hooks a checkpoint, [hooks.checkpoint]: it is then saved when the trainer"
+                " saves its own"
+            )
             error = UserError(Problem(message, hint=hint))
             self.fail(error)
             raise error
 
     def begin_iteration(self, batch: Any = None) -> None:
-        """Begin an iteration, if none is under way, with its first batch where the trainer gives it."""
+        """Begin an iteration, if none is under way,
+        with its first batch where the trainer gives it.
+        """
         if self._is_in_iteration or self.should_stop():
             return
         next(self._turns, None)
@@ -190,11 +208,16 @@ class TrainerDriver:
         self._is_in_iteration = True
 
     def begin_backward(self, loss: Tensor) -> None:
-        """Fire the points before a backward pass. Raises UserError where a hook has put another loss in its place."""
+        """Fire the points before a backward pass.
+
+        Raises UserError where a hook has put another loss in its place.
+        """
         if not self._is_in_iteration:
             return
         if self.run.loop.begin_backward(loss) is not loss:
-            message = f"a hook has replaced the loss, and {self._trainer_name} differentiates its own"
+            message = (
+                f"a hook has replaced the loss, and {self._trainer_name} differentiates its own"
+            )
             raise UserError(Problem(message, hint="train by hookflow run, or by hookflow.attach"))
 
     def end_backward(self, loss: Tensor) -> None:
@@ -225,12 +248,16 @@ class TrainerDriver:
         return self.run.validation_due
 
     def begin_validation(self) -> None:
-        """Begin a validation: hooks at `before_val` fire, with the weights that the trainer is about to measure."""
+        """Begin a validation: hooks at `before_val` fire,
+        with the weights that the trainer is about to measure.
+        """
         self._validation = self.run.validation()
         self._metrics = self._validation.__enter__()
 
     def end_validation(self, metrics: Mapping[str, Any]) -> None:
-        """End a validation with its metrics; one that has no beginning in the trainer begins here, too."""
+        """End a validation with its metrics; one that has no beginning
+        in the trainer begins here, too.
+        """
         if self._validation is None:
             self.begin_validation()
         assert self._validation is not None
@@ -255,7 +282,9 @@ class TrainerDriver:
         run.__exit__(None, None, None)
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error of the training, which is recorded and raised again by the trainer."""
+        """End the run with an error of the training,
+        which is recorded and raised again by the trainer.
+        """
         if self._run is None:
             return
         run = self._run

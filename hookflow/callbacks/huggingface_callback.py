@@ -13,7 +13,9 @@ TIMING_NAME_PARTS = ("runtime", "per_second", "epoch")
 
 def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str | None) -> Any:
     """Return a `TrainerCallback` that drives hooks."""
-    return _callback_class()(TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=STEP_POINTS))
+    return _callback_class()(
+        TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=STEP_POINTS)
+    )
 
 
 def select_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -28,7 +30,8 @@ def select_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 class TrainerEvents:
     """Calls the hooks of a pipeline, in its order, as Hugging Face's Trainer comes to their points.
 
-    An evaluation has an event at its end alone, and the loss of a step none: the loss is logged by `on_log`.
+    An evaluation has an event at its end alone, and the loss of a step none: the loss is logged by
+    `on_log`.
     """
 
     def __init__(self, driver: TrainerDriver) -> None:
@@ -57,15 +60,23 @@ class TrainerEvents:
         self.driver.end_iteration()
         return self._follow(control)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any
+    ) -> None:
         if not self.driver.is_running:
             return
         for name, value in logs.items():
             is_of_evaluation = name.startswith("eval_")
-            if isinstance(value, int | float) and not is_of_evaluation and not name.endswith(TIMING_NAME_PARTS):
+            if (
+                isinstance(value, int | float)
+                and not is_of_evaluation
+                and not name.endswith(TIMING_NAME_PARTS)
+            ):
                 self.driver.run.log(name, float(value))
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any], **given: Any) -> Any:
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any], **given: Any
+    ) -> Any:
         if not self.driver.is_running:  # an evaluation by itself
             return None
         self.driver.end_validation(select_metrics(metrics))

@@ -13,23 +13,33 @@ DRIVEN_POINTS = ("before_val", "before_val_epoch")
 
 
 def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str | None) -> Any:
-    """Return a `Callback` of Keras that drives hooks. Raises UserError where another backend computes."""
+    """Return a `Callback` of Keras that drives hooks.
+
+    Raises UserError where another backend computes.
+    """
     problem = missing_package("hookflow.callbacks.keras", "keras", "")
     if problem is not None:
         raise UserError(Problem(problem.message, hint="pip install keras"))
     import keras
 
     if keras.backend.backend() != "torch":
-        message = f"hookflow.callbacks.keras needs PyTorch, and Keras computes by {keras.backend.backend()}"
-        raise UserError(Problem(message, hint='os.environ["KERAS_BACKEND"] = "torch", before keras is imported'))
-    return _callback_class()(TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=DRIVEN_POINTS))
+        message = (
+            "hookflow.callbacks.keras needs PyTorch, and Keras computes by"
+            f" {keras.backend.backend()}"
+        )
+        raise UserError(
+            Problem(message, hint='os.environ["KERAS_BACKEND"] = "torch", before keras is imported')
+        )
+    return _callback_class()(
+        TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=DRIVEN_POINTS)
+    )
 
 
 class KerasEvents:
     """Calls the hooks of a pipeline, in its order, as Keras comes to their points.
 
-    The numbers of an epoch are logged at its end: those of a batch are means over the epoch so far. Keras sets `model`
-    and `params` before the first event.
+    The numbers of an epoch are logged at its end: those of a batch are means over the epoch so far.
+    Keras sets `model` and `params` before the first event.
     """
 
     model: Any

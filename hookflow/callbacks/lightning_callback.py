@@ -25,7 +25,9 @@ DRIVEN_POINTS = (
 def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str | None) -> Any:
     """Return a `Callback` of Lightning that drives hooks, of the package that is installed."""
     return _callback_class()(
-        TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=DRIVEN_POINTS, arguments=("batch",))
+        TrainerDriver(
+            TRAINER_NAME, hooks, overrides, runs, points=DRIVEN_POINTS, arguments=("batch",)
+        )
     )
 
 
@@ -34,13 +36,16 @@ def _find_package() -> str:
         if find_spec(package.partition(".")[0]):
             return package
     hint = "pip install 'hookflow[lightning]'"
-    raise UserError(Problem("hookflow.callbacks.lightning needs the package pytorch-lightning", hint=hint))
+    raise UserError(
+        Problem("hookflow.callbacks.lightning needs the package pytorch-lightning", hint=hint)
+    )
 
 
 class LightningEvents:
     """Calls the hooks of a pipeline, in its order, as Lightning's Trainer comes to their points.
 
-    An iteration is a step of the optimizer, however many batches it takes. Its loss is the sum of what Lightning
+    An iteration is a step of the optimizer, however many batches it takes. Its loss is the sum of
+    what Lightning
     differentiates: of several batches their mean.
     """
 
@@ -54,8 +59,12 @@ class LightningEvents:
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if len(trainer.optimizers) > 1:
-            message = "hookflow.callbacks.lightning follows one optimizer, and this module has several"
-            raise UserError(Problem(message, hint="hookflow.attach follows several in a loop of your own"))
+            message = (
+                "hookflow.callbacks.lightning follows one optimizer, and this module has several"
+            )
+            raise UserError(
+                Problem(message, hint="hookflow.attach follows several in a loop of your own")
+            )
         max_iters = trainer.estimated_stepping_batches
         if not isfinite(max_iters):
             message = "this training has no length that hookflow could show"
@@ -74,7 +83,9 @@ class LightningEvents:
         )
         self._step = trainer.global_step
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.driver.begin_iteration(batch)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
@@ -88,7 +99,9 @@ class LightningEvents:
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         self.driver.before_step(optimizer)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if trainer.global_step == self._step:  # the gradients of other batches are to be added
             return
         self._step = trainer.global_step

@@ -1,4 +1,6 @@
-"""The `hookflow` command. The module of a command is imported when it is called, and its dependencies with it."""
+"""The `hookflow` command. The module of a command is imported when it is called, and its
+dependencies with it.
+"""
 
 import errno
 import gc
@@ -22,8 +24,12 @@ from hookflow.version import __version__
 
 
 def _key_of_run(error: Any) -> str:
-    """Return how to set the key of [run] that an unknown option is called by, where the command takes `--set`."""
-    if not hasattr(error, "possibilities") or not any("--set" in param.opts for param in error.ctx.command.params):
+    """Return how to set the key of [run] that an unknown option is called by,
+    where the command takes `--set`.
+    """
+    if not hasattr(error, "possibilities") or not any(
+        "--set" in param.opts for param in error.ctx.command.params
+    ):
         return ""
     from hookflow.pipeline.schema import RunSection
 
@@ -39,7 +45,8 @@ def _quoted() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):  # one of click's
+        # One of click's.
+        if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):
             error.message = make_printable(error.message) + _key_of_run(error)  # type: ignore[attr-defined]
         raise
 
@@ -73,7 +80,9 @@ COMMANDS_BY_PANEL = {
     "The graph of a pipeline": ("check.check", "graph.graph", "why.why", "explain.explain"),
     "Runs": RUN_COMMANDS,
 }
-"""Modules and functions of the commands, by the panel of `--help`; a command is called as its function is."""
+"""Modules and functions of the commands, by the panel of `--help`;
+a command is called as its function is.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +153,20 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        echo(f"hookflow {__version__} (Python {platform.python_version()}, PyTorch {version('torch')})")
+        echo(
+            f"hookflow {__version__} (Python {platform.python_version()}, PyTorch"
+            f" {version('torch')})"
+        )
         raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Take the options that stand before a command."""
@@ -174,14 +189,18 @@ ACCESS_ERRORS = (
 )
 """Errors of the system that are printed without a traceback.
 
-The permissions of a file forbid it, or its path is of another kind. Or the disk or the mount is broken.
+The permissions of a file forbid it, or its path is of another kind. Or the disk or the mount is
+broken.
 """
 
 
 def main() -> None:
-    """Run the command line. A user's mistake is printed as such and exits with 2, without a traceback."""
+    """Run the command line. A user's mistake is printed as such and exits with 2, without a
+    traceback.
+    """
     _open_closed_streams()
-    gc.set_threshold(50_000)  # importing makes objects that stay: to search them for garbage is a tenth of the start
+    # Importing makes objects that stay: to search them for garbage is a tenth of the start.
+    gc.set_threshold(50_000)
     substitute_on(sys.stdout, sys.stderr)  # on the latter the dashboard is painted
     try:
         try:
@@ -193,11 +212,18 @@ def main() -> None:
         raise SystemExit(2) from None
     except OSError as error:
         if error.errno in ACCESS_ERRORS and error.filename is not None:
-            echo_error(UserError(Problem(str(error.strerror), Where(os.path.relpath(os.fsdecode(error.filename))))))
+            echo_error(
+                UserError(
+                    Problem(
+                        str(error.strerror), Where(os.path.relpath(os.fsdecode(error.filename)))
+                    )
+                )
+            )
             raise SystemExit(2) from None
         if error.errno not in (*FULL_DISK_ERRORS, errno.EPIPE):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would fail once more, at the exit
+        # Or it would fail once more, at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:  # the reader has gone, as after `| head`
             raise SystemExit(1) from None
         print_error(f"cannot be written: {error.strerror}")
@@ -209,11 +235,16 @@ def main() -> None:
 def _open_closed_streams() -> None:
     """Let the standard streams that are closed from the start (`>&-`) lead nowhere.
 
-    The next file that is opened would have the number of one, and be taken for it by every process that is started.
+    The next file that is opened would have the number of one, and be taken for it by every process
+    that is started.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # it is given the lowest number that is free
-            setattr(sys, name, io.TextIOWrapper(io.FileIO(number, mode, closefd=False), encoding="utf-8"))
+            setattr(
+                sys,
+                name,
+                io.TextIOWrapper(io.FileIO(number, mode, closefd=False), encoding="utf-8"),
+            )

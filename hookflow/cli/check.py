@@ -22,15 +22,22 @@ if TYPE_CHECKING:
     from hookflow.service.findings import Findings
 
 
-OBSERVE_HELP = "Train a few iterations, and report what each hook reads and writes without declaring it."
+OBSERVE_HELP = (
+    "Train a few iterations, and report what each hook reads and writes without declaring it."
+)
 WRITE_HELP = "With --observe: add the missing declarations to the file."
-COMMUTE_HELP = "Fire every pair of unordered hooks both ways, in short runs, to see whether their order matters."
+COMMUTE_HELP = (
+    "Fire every pair of unordered hooks both ways, in short runs, to see whether their order"
+    " matters."
+)
 OFFLOAD_HELP = "Report which hooks may fire beside the training, and what keeps the others."
 
 
 def check(
     pipeline: options.PipelineFile,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on a warning or an ambiguous order.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 on a warning or an ambiguous order.")
+    ] = False,
     observe: Annotated[bool, typer.Option("--observe", help=OBSERVE_HELP)] = False,
     write: Annotated[bool, typer.Option("--write", help=WRITE_HELP)] = False,
     commute: Annotated[bool, typer.Option("--commute", help=COMMUTE_HELP)] = False,
@@ -44,42 +51,50 @@ def check(
 ) -> None:
     """Validate a pipeline, summarise it, and report its warnings.
 
-    `check` validates the keys, the hooks with their arguments, order and triggers, and the names of all components.
-    It validates names and plain types of their arguments, where the source shows a signature. It builds nothing:
-    `hookflow run --dry-run` does, and finds data without batches. Hooks are imported, so their files run; with
-    `--no-import` none of them runs, and the hooks are listed.
+    `check` validates the keys, the hooks with their arguments, order and triggers, and the names of
+    all components. It validates names and plain types of their arguments, where the source shows a
+    signature. It builds nothing: `hookflow run --dry-run` does, and finds data without batches.
+    Hooks are imported, so their files run; with `--no-import` none of them runs, and the hooks are
+    listed.
 
-    `--observe` trains in a temporary folder: two epochs of two iterations, with validations and one checkpoint. Each
-    hook fires wherever it can, whatever its trigger. Later effects of a hook are not seen, nor are writes to files,
-    globals or other things outside of the run.
+    `--observe` trains in a temporary folder: two epochs of two iterations, with validations and one
+    checkpoint. Each hook fires wherever it can, whatever its trigger. Later effects of a hook are
+    not seen, nor are writes to files, globals or other things outside of the run.
 
-    `--commute` repeats such a run from the same seed, each time with some pairs of hooks in the other order. It
-    compares weights, gradients, optimizers, learning rates, random generators, metrics, logged scalars, checkpoints,
-    attributes of hooks, and files in the run directory. Pairs that differ are named; ambiguous pairs
-    without a difference are no longer reported. It takes about as many short runs as hooks fire at one point: at most
-    200, or ten minutes.
+    `--commute` repeats such a run from the same seed, each time with some pairs of hooks in the
+    other order. It compares weights, gradients, optimizers, learning rates, random generators,
+    metrics, logged scalars, checkpoints, attributes of hooks, and files in the run directory. Pairs
+    that differ are named; ambiguous pairs without a difference are no longer reported. It takes
+    about as many short runs as hooks fire at one point: at most 200, or ten minutes.
 
-    `--offload` lists the hooks: those that are offloaded, those that could be, and for each other one the slot, edge or
-    line of its source that keeps it in the training thread. A short run in a temporary folder measures the copies that
-    a firing needs: their bytes, and their time in the training thread. JSON is without them.
+    `--offload` lists the hooks: those that are offloaded, those that could be, and for each other
+    one the slot, edge or line of its source that keeps it in the training thread. A short run in a
+    temporary folder measures the copies that a firing needs: their bytes, and their time in the
+    training thread. JSON is without them.
 
-    Exits with 0 if the pipeline is valid and with 2 if it is not; with `--strict`, with 1 if it has warnings, an
-    ambiguous order, or a pair that differs.
+    Exits with 0 if the pipeline is valid and with 2 if it is not; with `--strict`, with 1 if it has
+    warnings, an ambiguous order, or a pair that differs.
     """
     as_json = format_ == "json"
     trains = observe or commute
     if write and not observe:
         raise UserError(Problem("--write needs --observe: what is missing is what was seen"))
     if as_json and trains:
-        raise UserError(Problem("--format json is for editors, and --observe and --commute report in text"))
+        raise UserError(
+            Problem("--format json is for editors, and --observe and --commute report in text")
+        )
     if no_import and trains:
         raise UserError(Problem("--no-import runs nothing, --observe and --commute do"))
     from hookflow.service.pipelines import read_pipeline, valid_plan
 
     try:
-        loaded = read_pipeline(pipeline, set_ or (), without=without or (), only=only or (), imports=not no_import)
+        loaded = read_pipeline(
+            pipeline, set_ or (), without=without or (), only=only or (), imports=not no_import
+        )
         plan = valid_plan(loaded, shuffle=shuffle, imports=not no_import)
-        result = _check_pipeline(loaded, plan, observe=observe, commute=commute, imports=not no_import)
+        result = _check_pipeline(
+            loaded, plan, observe=observe, commute=commute, imports=not no_import
+        )
     except UserError as error:
         if not as_json:
             raise
@@ -98,19 +113,25 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The findings in a pipeline, and what its hooks were seen to touch where a short run has watched them."""
+    """The findings in a pipeline, and what its hooks were seen to touch
+    where a short run has watched them.
+    """
 
     findings: "Findings"
     observed: "ObservationReport | None"
 
     def is_doubtful(self) -> bool:
-        """Return whether there are warnings, ambiguous pairs, or observed slots that are not declared."""
+        """Return whether there are warnings, ambiguous pairs,
+        or observed slots that are not declared.
+        """
         if self.findings.doubtful:
             return True
         return self.observed is not None and self.observed.doubtful
 
 
-def _check_pipeline(loaded: "Loaded", plan: "Plan", *, observe: bool, commute: bool, imports: bool) -> CheckResult:
+def _check_pipeline(
+    loaded: "Loaded", plan: "Plan", *, observe: bool, commute: bool, imports: bool
+) -> CheckResult:
     """Return what is found in a pipeline whose plan is valid, after the short runs that are wanted.
 
     Raises UserError where its sweep or its initial weights are wrong.
@@ -124,7 +145,8 @@ def _check_pipeline(loaded: "Loaded", plan: "Plan", *, observe: bool, commute: b
         from hookflow.graph.observation import with_observed
 
         observed = ObservationReport.of(loaded, plan)
-        plan = with_observed(plan, observed.observed.seen)  # each pair is judged by what its hooks were seen to touch
+        # Each pair is judged by what its hooks were seen to touch.
+        plan = with_observed(plan, observed.observed.seen)
     check_sweep(loaded, imports=imports)
     if imports:
         _check_initial_weights(loaded)
@@ -139,7 +161,9 @@ def _check_pipeline(loaded: "Loaded", plan: "Plan", *, observe: bool, commute: b
 
 
 def _check_initial_weights(loaded: "Loaded") -> None:
-    """Check that weights which models begin with fit them, and print what cannot be known. Raises UserError."""
+    """Check that weights which models begin with fit them, and print what cannot be known. Raises
+    UserError.
+    """
     if not any(model.begins_with for model in loaded.pipeline.models.values()):
         return
     from hookflow.runner.builder.initial_weights import check_fit
@@ -149,7 +173,9 @@ def _check_initial_weights(loaded: "Loaded") -> None:
 
 
 def _json_report(result: CheckResult, *, offload: bool, imports: bool) -> dict[str, Any]:
-    """Return the findings for editors, with the state of each hook's offloading where that is wanted."""
+    """Return the findings for editors, with the state of each hook's
+    offloading where that is wanted.
+    """
     from hookflow.service.findings import check_offloading
 
     findings = result.findings
@@ -173,8 +199,12 @@ def _text_report(result: CheckResult, *, offload: bool, written: bool, imports: 
     return lines
 
 
-def _format_offload_table(loaded: "Loaded", plan: "Plan", width: int, *, imports: bool) -> Iterator[str]:
-    """Yield a row for each hook: the copies that its firings need, and whether it fires beside the training."""
+def _format_offload_table(
+    loaded: "Loaded", plan: "Plan", width: int, *, imports: bool
+) -> Iterator[str]:
+    """Yield a row for each hook: the copies that its firings need,
+    and whether it fires beside the training.
+    """
     from hookflow.service.findings import check_offloading
 
     states, offloaded_plan = check_offloading(loaded, plan, imports=imports)
@@ -188,11 +218,14 @@ def _format_offload_table(loaded: "Loaded", plan: "Plan", width: int, *, imports
 
 
 def _describe_copies(loaded: "Loaded", plan: "Plan") -> dict[str, str]:
-    """Return for each offloaded hook of a plan the bytes and the time of its copies, as a short run has them."""
+    """Return for each offloaded hook of a plan the bytes and the time of its copies,
+    as a short run has them.
+    """
     if not any(hook.queue for hook in plan.hooks):
         return {}
     from hookflow.trials.temporary_run import measure_copies
 
-    with exit_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is not of the report
+    # What hooks print is not of the report.
+    with exit_after_traceback(), redirect_stdout(sys.stderr):
         copies = measure_copies(loaded, plan, loaded.source.parent, warn_of)
     return {hook: f"{size(num_bytes)} in {ms:.2g} ms" for hook, (num_bytes, ms) in copies.items()}

@@ -1,4 +1,6 @@
-"""The commands checkpoints and prune: what a run has saved, and checkpoints that are no longer wanted."""
+"""The commands checkpoints and prune: what a run has saved,
+and checkpoints that are no longer wanted.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,16 @@ COLUMN_HEADINGS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "a
 
 def checkpoints(
     run: options.RunWithCheckpoint = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare every file with its checksum.")
+    ] = False,
     format_: options.FormatOption = "text",
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """List a run's checkpoints, and whether they are whole.
 
-    The newest is listed first. Without `--verify` only the presence and size of each file are checked. A checkpoint
-    that was saved after an error is listed last: no run resumes from it.
+    The newest is listed first. Without `--verify` only the presence and size of each file are
+    checked. A checkpoint that was saved after an error is listed last: no run resumes from it.
 
     Exits with 0 if all are whole, with 1 if one cannot be used.
 
@@ -68,7 +72,10 @@ def _print_checkpoints(run: RunDir, saved: Sequence[SavedCheckpoint], whole: str
         echo(f"no checkpoints in {short(run.checkpoints)}")
     unfinished = list_unfinished(run.checkpoints)
     if unfinished:
-        echo(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
+        echo(
+            f"{len(unfinished)} more not finished: being written now, or cleared away when the run"
+            " goes on"
+        )
 
 
 UNKNOWN_CELL = "-"
@@ -87,7 +94,16 @@ def _table_row(checkpoint: SavedCheckpoint, state: RunState, whole: str) -> tupl
         saved_ago = format_age(time.time() - checkpoint.saved)
     names = ",".join(checkpoint.names) or UNKNOWN_CELL
     condition = _state_cell(checkpoint, whole)
-    return checkpoint.name, names, iteration, epoch, _format_metrics(checkpoint), weight, saved_ago, condition
+    return (
+        checkpoint.name,
+        names,
+        iteration,
+        epoch,
+        _format_metrics(checkpoint),
+        weight,
+        saved_ago,
+        condition,
+    )
 
 
 def _format_metrics(checkpoint: SavedCheckpoint) -> str:
@@ -120,25 +136,33 @@ class PruningPlan:
 def prune(
     runs: Annotated[
         list[str] | None,
-        options.argument("[RUN]…", "Runs: paths, ids, or parts of ids; all if left out.", options.complete_runs),
+        options.argument(
+            "[RUN]…", "Runs: paths, ids, or parts of ids; all if left out.", options.complete_runs
+        ),
     ] = None,
-    filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER_HELP)] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also the newest, and those with a name as `best`.")] = False,
+    filter_: Annotated[
+        str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER_HELP)
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also the newest, and those with a name as `best`.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Delete checkpoints of runs that are over.
 
-    The runs and their records stay. Of each run the newest checkpoint stays, and those with a name, as `best`. With
-    `--all` none stays, but for a run that others were forked from: its newest stays, and those that the forks began
-    with. Runs that go on are left out. It asks first.
+    The runs and their records stay. Of each run the newest checkpoint stays, and those with a name,
+    as `best`. With `--all` none stays, but for a run that others were forked from: its newest
+    stays, and those that the forks began with. Runs that go on are left out. It asks first.
 
     Example: `hookflow prune --all --filter 'best.accuracy < 0.8'`
     """
     from hookflow.events.deletion import delete_checkpoints
 
     chosen = _choose_runs(runs or [], filter_, dir)
-    begun_with = _list_checkpoints_of_forks({dir.absolute(), *(run.path.parent.parent for run in chosen)})
+    begun_with = _list_checkpoints_of_forks(
+        {dir.absolute(), *(run.path.parent.parent for run in chosen)}
+    )
     plans = []
     for run in chosen:
         plan = _make_pruning_plan(run, begun_with.get(run.id), every)
@@ -158,14 +182,20 @@ def _print_plans(plans: Sequence[PruningPlan]) -> None:
     table: list[tuple[str, ...]] = [("run", "name", "delete", "size", "stay")]
     for plan in plans:
         name = plan.run.path.parent.name
-        table.append((plan.run.id, name, str(len(plan.deleted)), size(plan.num_bytes), str(plan.num_kept)))
+        table.append(
+            (plan.run.id, name, str(len(plan.deleted)), size(plan.num_bytes), str(plan.num_kept))
+        )
     echo("\n".join(columns(table)))
 
 
 def _confirm(plans: Sequence[PruningPlan]) -> None:
     """Ask whether to delete; a no exits with 1. Raises UserError where there is no terminal."""
     if not sys.stdin.isatty():
-        raise UserError(Problem("nobody can be asked here", Where("prune"), "add --yes to delete without a question"))
+        raise UserError(
+            Problem(
+                "nobody can be asked here", Where("prune"), "add --yes to delete without a question"
+            )
+        )
     count = format_count(sum(len(plan.deleted) for plan in plans), "checkpoint")
     total_size = size(sum(plan.num_bytes for plan in plans))
     if not typer.confirm(f"Delete {count} ({total_size})?"):
@@ -173,7 +203,8 @@ def _confirm(plans: Sequence[PruningPlan]) -> None:
 
 
 def _choose_runs(names: Sequence[str], condition: str | None, root: Path) -> list[RunDir]:
-    """Return the runs that are meant, by their real paths: those that are over, and own their checkpoints.
+    """Return the runs that are meant, by their real paths: those that are over, and own their
+    checkpoints.
 
     Others are left out with a line that says why. Raises UserError where such a run is named.
     """
@@ -208,7 +239,9 @@ def _find_reason_to_keep(run: RunDir) -> Problem | None:
 
 
 def _find_runs(names: Sequence[str], condition: str | None, root: Path) -> list[RunDir]:
-    """Return the runs with these names that meet the condition, by their real paths; without names, all that do."""
+    """Return the runs with these names that meet the condition, by their real paths;
+    without names, all that do.
+    """
     from hookflow.events.rundir import RunDir
     from hookflow.monitor.index import Index
     from hookflow.monitor.selection import select
@@ -224,7 +257,9 @@ def _find_runs(names: Sequence[str], condition: str | None, root: Path) -> list[
 
 
 def _list_checkpoints_of_forks(folders: Iterable[Path]) -> dict[str, set[str]]:
-    """Return the names of the checkpoints that forks in these folders of runs began with, by the ids of their runs."""
+    """Return the names of the checkpoints that forks in these folders of runs began with,
+    by the ids of their runs.
+    """
     from hookflow.monitor.index import Index
 
     result: dict[str, set[str]] = {}
@@ -239,8 +274,14 @@ def _list_checkpoints_of_forks(folders: Iterable[Path]) -> dict[str, set[str]]:
 
 
 def _make_pruning_plan(run: RunDir, begun_with: set[str] | None, every: bool) -> PruningPlan:
-    """Return what is deleted of a run; forks of it have `begun_with` these checkpoints, None where there are none."""
-    from hookflow.runner.checkpoint.manifest import list_apart, list_checkpoints, names_by_checkpoint
+    """Return what is deleted of a run; forks of it have `begun_with` these checkpoints,
+    None where there are none.
+    """
+    from hookflow.runner.checkpoint.manifest import (
+        list_apart,
+        list_checkpoints,
+        names_by_checkpoint,
+    )
 
     saved = list_checkpoints(run.checkpoints)
     kept: set[Path] = set()

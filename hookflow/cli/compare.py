@@ -46,7 +46,11 @@ Row = tuple[str, ...]
 def compare(
     targets: Annotated[
         list[str],
-        options.argument("A B…", "Pipeline files or runs: ids, names or folders.", options.complete_files_and_runs),
+        options.argument(
+            "A B…",
+            "Pipeline files or runs: ids, names or folders.",
+            options.complete_files_and_runs,
+        ),
     ],
     format_: Annotated[
         Literal["text", "diff", "json", "html"],
@@ -56,11 +60,12 @@ def compare(
 ) -> None:
     """Compare pipelines, or runs: all with the first.
 
-    Pipelines differ in keys, hooks and where they fire, edges, and the order of the hooks that both have. Of runs also
-    the environment, the metrics, their curves, and the time of each hook are shown. A run is compared by the pipeline
-    and the plan that it was started with.
+    Pipelines differ in keys, hooks and where they fire, edges, and the order of the hooks that both
+    have. Of runs also the environment, the metrics, their curves, and the time of each hook are
+    shown. A run is compared by the pipeline and the plan that it was started with.
 
-    The code is compared, too: of a run what it has recorded last, of a file what it names on the disk.
+    The code is compared, too: of a run what it has recorded last, of a file what it names on the
+    disk.
 
     Exits with 0 if the pipelines and the code are the same, with 1 if they differ.
 
@@ -68,12 +73,15 @@ def compare(
 
     Example: `hookflow compare A B --format html > compared.html`
 
-    Example: `hookflow compare A B --format diff` prints every line of the pipelines and of the code that differs.
+    Example: `hookflow compare A B --format diff` prints every line of the pipelines and of the code
+    that differs.
     """
     from hookflow.monitor.compare import RUN_LETTERS
 
     if not 2 <= len(targets) <= len(RUN_LETTERS):
-        message = f"compares 2 to {len(RUN_LETTERS)} pipelines or runs, and there are {len(targets)}"
+        message = (
+            f"compares 2 to {len(RUN_LETTERS)} pipelines or runs, and there are {len(targets)}"
+        )
         raise UserError(Problem(message, Where("compare"), "hookflow compare A B"))
     comparison = TargetComparison.read(targets, dir)
     if format_ == "json":
@@ -148,7 +156,9 @@ class TargetComparison:
 def _comparison_data(comparison: TargetComparison) -> dict[str, Any]:
     first, *others = comparison.targets
     differences = []
-    for other, difference, code in zip(others, comparison.differences, comparison.codes, strict=True):
+    for other, difference, code in zip(
+        others, comparison.differences, comparison.codes, strict=True
+    ):
         data: dict[str, Any] = {"with": other.name, **asdict(difference)}
         data["code"] = [change.to_json() for change in code.changes]
         data["code_unknown"] = code.unknown
@@ -159,7 +169,12 @@ def _comparison_data(comparison: TargetComparison) -> dict[str, Any]:
 
 def _run_data(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Return what runs have beyond their pipelines; lists are in the order of `runs`."""
-    from hookflow.monitor.compare import compute_one_time_costs, compute_times, find_differences, results
+    from hookflow.monitor.compare import (
+        compute_one_time_costs,
+        compute_times,
+        find_differences,
+        results,
+    )
 
     parents = [compared.run.parent() for compared in runs]
     return {
@@ -179,7 +194,9 @@ def _print_page(comparison: TargetComparison) -> None:
     tables: dict[str, list[Row]] = {}
     if runs:
         tables = run_tables(comparison.run_headings, runs)
-    page = render_comparison(comparison.targets, comparison.differences, comparison.codes, comparison.runs, tables)
+    page = render_comparison(
+        comparison.targets, comparison.differences, comparison.codes, comparison.runs, tables
+    )
     echo(page.removesuffix("\n"))
 
 
@@ -187,7 +204,9 @@ def _print_comparison(comparison: TargetComparison) -> None:
     from hookflow.service.differences import difference_lines
 
     first, *others = comparison.targets
-    for other, difference, code in zip(others, comparison.differences, comparison.codes, strict=True):
+    for other, difference, code in zip(
+        others, comparison.differences, comparison.codes, strict=True
+    ):
         echo("\n".join(difference_lines(first, other, difference, code)))
         if len(others) > 1:
             echo("")
@@ -219,11 +238,15 @@ def _print_forks(runs: Sequence[ComparedRun]) -> None:
         parent = compared.run.parent()
         if parent is not None:
             origin = letters.get(parent.run, parent.run)
-            echo(f"{letter} is a fork of {origin}, from its {parent.checkpoint} (iteration {parent.it:,})")
+            echo(
+                f"{letter} is a fork of {origin}, from its {parent.checkpoint} (iteration"
+                f" {parent.it:,})"
+            )
 
 
 def run_tables(headings: Sequence[str], runs: Sequence[ComparedRun]) -> dict[str, list[Row]]:
-    """Return tables of what came of runs, and of their environments, by title; the versions of packages come last.
+    """Return tables of what came of runs, and of their environments, by title; the versions of
+    packages come last.
 
     The first row has the headings.
     """
@@ -234,7 +257,10 @@ def run_tables(headings: Sequence[str], runs: Sequence[ComparedRun]) -> dict[str
     once = [_time_row(row, "") for row in compute_one_time_costs(runs)[:MAX_TIMES]]
     return {
         "Metrics": [("metric", "", *with_changes), *_metric_rows(runs)],
-        "Where the time went": [("ms an iteration", *with_changes, ""), *_time_rows(compute_times(runs))],
+        "Where the time went": [
+            ("ms an iteration", *with_changes, ""),
+            *_time_rows(compute_times(runs)),
+        ],
         "Before and after the training": [("ms, once", *with_changes, ""), *once],
         "Environment": [("environment", *headings), *_compare_environments(runs)],
     }
@@ -300,7 +326,9 @@ def _is_version(key: str) -> bool:
 
 
 def _print_curves(runs: Sequence[ComparedRun]) -> None:
-    """Print the curves of the first metric and of the loss over one another, in colours on a terminal."""
+    """Print the curves of the first metric and of the loss over one another,
+    in colours on a terminal.
+    """
     from hookflow.monitor.compare import list_metrics, names_of
     from hookflow.monitor.run_curves import draw_run_curves
     from hookflow.service.differences import MAX_LINE_WIDTH

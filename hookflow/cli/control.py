@@ -1,4 +1,6 @@
-"""The commands that follow a run, or send it a command and print its answer: watch, ctl, stop, now."""
+"""The commands that follow a run, or send it a command and print its answer:
+watch, ctl, stop, now.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import options
-from hookflow.cli.output import IN_BROWSER, check_terminal, columns, echo, has_terminal, show_transient_line
+from hookflow.cli.output import (
+    IN_BROWSER,
+    check_terminal,
+    columns,
+    echo,
+    has_terminal,
+    show_transient_line,
+)
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import print_error
 
@@ -37,15 +46,19 @@ def ctl(
     run: options.RunName,
     command: Annotated[str | None, options.argument("COMMAND", "The command.")] = None,
     args: Annotated[list[str] | None, options.argument("ARGS", "What it takes.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before rewind and stop.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before rewind and stop.")
+    ] = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Send a command to a run, and show its answer.
 
-    The answer has the iteration at which the command took effect, or the reason why the run refuses it. Without COMMAND
-    it lists the commands, and the arguments of the run's hooks that `set` takes.
+    The answer has the iteration at which the command took effect, or the reason why the run refuses
+    it. Without COMMAND it lists the commands, and the arguments of the run's hooks that `set`
+    takes.
 
-    Exits with 2 if the run is not running or the command is wrong, with 1 if the run refuses it or does not answer.
+    Exits with 2 if the run is not running or the command is wrong, with 1 if the run refuses it or
+    does not answer.
 
     Example: `hookflow ctl cifar set grad_clip.max_norm=0.5`
     """
@@ -63,7 +76,11 @@ def ctl(
         raise UserError(Problem(reason, Where("COMMAND")))
     if COMMANDS[command].destructive and not yes:
         if not sys.stdin.isatty():
-            raise UserError(Problem(f"{command} asks first, and there is no terminal", Where("COMMAND"), "add --yes"))
+            raise UserError(
+                Problem(
+                    f"{command} asks first, and there is no terminal", Where("COMMAND"), "add --yes"
+                )
+            )
         typer.confirm(f"{run_dir.id}: {COMMANDS[command].about}?", abort=True)
     answer = _request(run_dir, END_TIMEOUT, command, *words)
     if answer is None:
@@ -99,8 +116,9 @@ def now(
 ) -> None:
     """Show what each rank is doing now, with its stack.
 
-    The hook that is being called is named, also where it never returns. Stacks are those of ranks on this machine, by
-    py-spy if it is installed; else the rank writes its stack into the output of the run, too.
+    The hook that is being called is named, also where it never returns. Stacks are those of ranks
+    on this machine, by py-spy if it is installed; else the rank writes its stack into the output of
+    the run, too.
 
     Example: `hookflow now cifar`
     """
@@ -120,7 +138,10 @@ def now(
     for rank, (binding, seconds) in sorted(read_training_places(run_dir, pids).items()):
         echo(f"rank {rank} (pid {pids[rank]}): {inside_of(plan, binding, seconds)}")
         frames = read_stacks(run_dir, {rank: pids[rank]})[rank]
-        echo("\n".join(f"  {frame}" for frame in frames) or "  its stack is not known: install py-spy")
+        echo(
+            "\n".join(f"  {frame}" for frame in frames)
+            or "  its stack is not known: install py-spy"
+        )
 
 
 def stop(
@@ -130,8 +151,9 @@ def stop(
 ) -> None:
     """Stop a run, with a checkpoint to resume from.
 
-    It stops at its next safe point: between two iterations, after an epoch, after a validation. With `--now` its
-    process is ended at once, wherever it is: it has only the checkpoints that it has saved before.
+    It stops at its next safe point: between two iterations, after an epoch, after a validation.
+    With `--now` its process is ended at once, wherever it is: it has only the checkpoints that it
+    has saved before.
 
     Exits with 2 if the run is not running, with 1 if it refuses to stop.
 
@@ -141,7 +163,10 @@ def stop(
 
     run_dir = _find_running(run, dir)
     if now and run_dir.life() == "remote":
-        message = f"the run {run_dir.id} is on {run_dir.describe()['host']}, and --now ends processes of this machine"
+        message = (
+            f"the run {run_dir.id} is on {run_dir.describe()['host']}, and --now ends processes of"
+            " this machine"
+        )
         raise UserError(Problem(message, Where("--now"), "use it there, or leave out --now"))
     if not now:
         _request_stop(run_dir)
@@ -150,7 +175,9 @@ def stop(
         if not stop_now(run_dir, print_error):
             raise typer.Exit(1)
     except OSError as error:
-        raise UserError(Problem(f"the run {run_dir.id} cannot be stopped: {error.strerror}", Where("RUN"))) from None
+        raise UserError(
+            Problem(f"the run {run_dir.id} cannot be stopped: {error.strerror}", Where("RUN"))
+        ) from None
     _print_end(run_dir)
 
 
@@ -165,11 +192,16 @@ def _find_running(name: str | None, folder: Path) -> RunDir:
     condition = "has not started"
     if life == "gone":
         condition = "is not running"
-    raise UserError(Problem(f"the run {run.id} {condition}", Where("RUN"), "`hookflow runs` says how each run is"))
+    raise UserError(
+        Problem(
+            f"the run {run.id} {condition}", Where("RUN"), "`hookflow runs` says how each run is"
+        )
+    )
 
 
 def _request(run: RunDir, patience: float, command: str, *args: str) -> Acknowledged | None:
-    """Write a command into the command log, and return the answer of the run; None where it gives none.
+    """Write a command into the command log, and return the answer of the run; None where it gives
+    none.
 
     Exits with 1 where it refuses. Raises UserError without the right to write.
     """
@@ -208,7 +240,10 @@ def _request_stop(run: RunDir) -> None:
     name = run_argument(run)
     echo(f"asked {run.id} to stop at its next safe point")
     if _request(run, SAFE_POINT_TIMEOUT, "stop") is None and not _is_over(run):
-        echo(f"it has not reached one within {SAFE_POINT_TIMEOUT:.0f} s: see where it is with `hookflow watch {name}`,")
+        echo(
+            f"it has not reached one within {SAFE_POINT_TIMEOUT:.0f} s: see where it is with"
+            f" `hookflow watch {name}`,"
+        )
         echo(f"or end it at once with `hookflow stop {name} --now`")
     elif _wait_for(lambda: _is_over(run), END_TIMEOUT):
         _print_end(run)
@@ -251,17 +286,20 @@ def watch(
     replay: Annotated[bool, typer.Option("--replay", help=REPLAY_HELP)] = False,
     speed: Annotated[float, typer.Option(min=0.01, help=SPEED_HELP)] = 8.0,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
-    readonly: Annotated[bool, typer.Option("--readonly", help="Send no commands to the run.")] = False,
+    readonly: Annotated[
+        bool, typer.Option("--readonly", help="Send no commands to the run.")
+    ] = False,
     web: Annotated[bool, typer.Option("--web", help=WEB_HELP)] = False,
 ) -> None:
     """Show a run live or as it ended, or replay its recording.
 
-    Without RUN, the newest run that trains is shown, or the newest of all where none trains; if several are training,
-    the dashboard begins with the list of all runs. A name means the newest run of that name that trains, if one does.
-    A replay is of the newest. Leaving the dashboard stops no run.
+    Without RUN, the newest run that trains is shown, or the newest of all where none trains; if
+    several are training, the dashboard begins with the list of all runs. A name means the newest
+    run of that name that trains, if one does. A replay is of the newest. Leaving the dashboard
+    stops no run.
 
-    With `--web` it prints the address of a page. The token in the address lets one browser in, once; requests from
-    other machines and other pages are refused.
+    With `--web` it prints the address of a page. The token in the address lets one browser in,
+    once; requests from other machines and other pages are refused.
 
     Example: `hookflow watch cifar --replay`
     """
@@ -284,7 +322,9 @@ def watch(
     if replay or ui == "tui":
         check_terminal()
     if ui == "none":
-        raise UserError(Problem("nothing is shown of the run: --ui none is for hookflow run", Where("--ui")))
+        raise UserError(
+            Problem("nothing is shown of the run: --ui none is for hookflow run", Where("--ui"))
+        )
     if replay:
         raise typer.Exit(_show_dashboard(run_dir, replay=speed))
     if ui == "tui" or (ui == "auto" and has_terminal()):
@@ -319,11 +359,17 @@ def _print_lines(run_dir: RunDir, *, as_json: bool) -> int:
     return plain.print_run(run_dir, sys.stdout, bars=can_show_bars(sys.stdout))
 
 
-def _serve(run_dir: RunDir, run: str | None, folder: Path, replay_speed: float | None, *, readonly: bool) -> None:
-    """Serve the dashboard, of a replay at `replay_speed`. Raises UserError where textual-serve is not installed."""
+def _serve(
+    run_dir: RunDir, run: str | None, folder: Path, replay_speed: float | None, *, readonly: bool
+) -> None:
+    """Serve the dashboard, of a replay at `replay_speed`. Raises UserError where textual-serve is
+    not installed.
+    """
     from hookflow.pipeline.registry import missing_package
 
-    missing = missing_package("--web", "textual-serve", "web", Where("--web"), module="textual_serve")
+    missing = missing_package(
+        "--web", "textual-serve", "web", Where("--web"), module="textual_serve"
+    )
     if missing:
         raise UserError(missing)
     from hookflow.web.server import serve
@@ -340,14 +386,18 @@ def _serve(run_dir: RunDir, run: str | None, folder: Path, replay_speed: float |
 
 
 def _print_address(address: str) -> None:
-    echo(f"{address}\nOpen it in a browser on this machine. The token is good for one time. Ctrl-C ends this server.")
+    echo(
+        f"{address}\nOpen it in a browser on this machine. The token is good for one time. Ctrl-C"
+        " ends this server."
+    )
     sys.stdout.flush()
 
 
 def _list_training_runs(folder: Path) -> list[RunDir]:
     """Return the runs of a folder that train, the newest first.
 
-    A run of another machine that has stalled is none of them: it is unknown whether its process is still there.
+    A run of another machine that has stalled is none of them: it is unknown whether its process is
+    still there.
     """
     from hookflow.monitor.health import ALIVE_CONDITIONS
     from hookflow.monitor.index import Index

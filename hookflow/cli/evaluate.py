@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from hookflow.trials.temporary_run import EvaluationResult
 
 
-CHECKPOINT_HELP = "A checkpoint's folder, a run (its newest good one), or RUN:NAME such as cifar:best."
-CheckpointArgument = Annotated[str | None, options.argument("CHECKPOINT", CHECKPOINT_HELP, options.complete_runs)]
+CHECKPOINT_HELP = (
+    "A checkpoint's folder, a run (its newest good one), or RUN:NAME such as cifar:best."
+)
+CheckpointArgument = Annotated[
+    str | None, options.argument("CHECKPOINT", CHECKPOINT_HELP, options.complete_runs)
+]
 
 SPLIT_HELP = "The data to predict: test, val, or a set by its name, val.ood."
 PredictedSplit = Annotated[str, typer.Option("--split", metavar="SET", help=SPLIT_HELP)]
@@ -65,7 +69,9 @@ def _evaluate(
     average: str | None,
     without: Sequence[str] | None,
 ) -> None:
-    """Evaluate a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
+    """Evaluate a checkpoint and print the metrics; exit with 1 when something raised,
+    with 130 after Ctrl-C.
+    """
     from hookflow.runner.attempt.main import prepare_exit
     from hookflow.runner.loop.trainer import Trainer
     from hookflow.service.checkpoints import find_checkpoint
@@ -75,7 +81,9 @@ def _evaluate(
     run_dir, path = find_checkpoint(named, root, warn_of_line)
     with exit_after_traceback(), redirect_stdout(sys.stderr):
         evaluate = partial(Trainer.evaluate, average=average)
-        evaluation = with_checkpoint(evaluate, run_dir, path, split, overrides or (), warn_of, without=without or ())
+        evaluation = with_checkpoint(
+            evaluate, run_dir, path, split, overrides or (), warn_of, without=without or ()
+        )
     evaluated = EvaluatedCheckpoint(run_dir, path, split, evaluation)
     metrics = evaluation.result
     if shown == "json":
@@ -140,9 +148,10 @@ def val(
 ) -> None:
     """Validate a checkpoint, and print the metrics.
 
-    It uses the pipeline as recorded with the run, and its validation data. Hooks fire as in a validation during the
-    training: averaged weights are evaluated where there are any, or those that `--average` says. The run is not
-    changed.
+    It uses the pipeline as recorded with the run, and its validation data. Hooks fire as in a
+    validation during the
+    training: averaged weights are evaluated where there are any, or those that `--average` says.
+    The run is not changed.
 
     Example: `hookflow val cifar:best`
 
@@ -161,8 +170,9 @@ def test(
 ) -> None:
     """Test a checkpoint, and print the metrics.
 
-    It uses the pipeline as recorded with the run, and its test data. Hooks fire as in a test after training: averaged
-    weights are evaluated where there are any, or those that `--average` says. The run is not changed.
+    It uses the pipeline as recorded with the run, and its test data. Hooks fire as in a test after
+    training: averaged weights are evaluated where there are any, or those that `--average` says.
+    The run is not changed.
 
     Example: `hookflow test cifar:best`
     """
@@ -181,9 +191,10 @@ def predict(
 ) -> None:
     """Write a checkpoint's predictions to a file.
 
-    The file has a row for each example of the split, as the task's `predict(run, batch)` returns it; the data need no
-    targets. The pipeline is the one recorded with the run. Its hooks fire as in a test, but for those that read outputs
-    or metrics: averaged weights are used where there are any, or those that `--average` says. The run is not changed.
+    The file has a row for each example of the split, as the task's `predict(run, batch)` returns
+    it; the data need no targets. The pipeline is the one recorded with the run. Its hooks fire as
+    in a test, but for those that read outputs or metrics: averaged weights are used where there are
+    any, or those that `--average` says. The run is not changed.
 
     Example: `hookflow predict cifar:best --out predictions.jsonl`
     """
@@ -204,7 +215,14 @@ def predict(
     with exit_after_traceback(), redirect_stdout(sys.stderr):
         predict_split = partial(Trainer.predict, average=average)
         evaluation = with_checkpoint(
-            predict_split, run_dir, path, split, set_ or (), warn_of, single=True, without=without or ()
+            predict_split,
+            run_dir,
+            path,
+            split,
+            set_ or (),
+            warn_of,
+            single=True,
+            without=without or (),
         )
     evaluated = EvaluatedCheckpoint(run_dir, path, split, evaluation)
     predictions = evaluation.result

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from hookflow.service.pipelines import Target
 
 
-WHAT_HELP = "A key, a hook, a point, `points`, `hooks`, or `schema`. Left out: the tables of a pipeline file."
+WHAT_HELP = (
+    "A key, a hook, a point, `points`, `hooks`, or `schema`. Left out: the tables of a pipeline"
+    " file."
+)
 
 
 def explain(
@@ -35,15 +38,16 @@ def explain(
 ) -> None:
     """Explain a key of a pipeline file, a hook, or the points.
 
-    - `explain run.precision` and `explain hooks.*.every` show a key: its sentence, type and default. A `*` stands for
-      any name.
-    - `explain ema` shows a hook: its points, slots and arguments. So does `explain hooks.ema.args.decay`.
-    - `explain points` lists the points where hooks can fire, `explain after_val` shows one of them, and `explain hooks`
-      lists the available hooks.
+    - `explain run.precision` and `explain hooks.*.every` show a key: its sentence, type and
+      default. A `*` stands for any name.
+    - `explain ema` shows a hook: its points, slots and arguments. So does `explain
+      hooks.ema.args.decay`.
+    - `explain points` lists the points where hooks can fire, `explain after_val` shows one of them,
+      and `explain hooks` lists the available hooks.
     - `explain schema` prints the JSON Schema of a pipeline file, for editors.
 
-    With a pipeline or a run, its own points and hooks are among them. Hooks are imported for it, unless `--no-import`;
-    hooks of a run are never imported.
+    With a pipeline or a run, its own points and hooks are among them. Hooks are imported for it,
+    unless `--no-import`; hooks of a run are never imported.
     """
     if what == "schema":
         echo_json(schema_of_pipelines())
@@ -81,13 +85,17 @@ def explain(
 
 
 def _find_points(name: str, points: Points) -> list[Point]:
-    """Return the point of a name, or both points of an operation that hooks stand around: `around_val`."""
+    """Return the point of a name, or both points of an operation that
+    hooks stand around: `around_val`.
+    """
     names = points.find_points_of_around(name) or (name,)
     return [point for point in points if point.name in names]
 
 
 def _find_declaration(key: str) -> DeclaredKey:
-    """Return the declaration of a key. Raises UserError with the nearest key, hook or point where there is none."""
+    """Return the declaration of a key. Raises UserError with the nearest key, hook or point where
+    there is none.
+    """
     from hookflow.hooks.foreign_names import translate_point
     from hookflow.pipeline.json_schema import find_key
 
@@ -97,9 +105,16 @@ def _find_declaration(key: str) -> DeclaredKey:
         if "." in key and not translate_point(key):
             raise
         hint = error.problems[0].hint
-        if "did you mean" not in hint and f".{key}" not in hint:  # keys of this very name, in other tables
-            hint = translate_point(key) or nearest(key, (*HOOKS.names(), *DEFAULT_POINTS.names)) or hint
-        raise UserError(Problem(f'"{key}" is neither a key, a hook nor a point', hint=hint)) from None
+        # Keys of this very name, in other tables.
+        if "did you mean" not in hint and f".{key}" not in hint:
+            hint = (
+                translate_point(key)
+                or nearest(key, (*HOOKS.names(), *DEFAULT_POINTS.names))
+                or hint
+            )
+        raise UserError(
+            Problem(f'"{key}" is neither a key, a hook nor a point', hint=hint)
+        ) from None
 
 
 def _format_page(declared: DeclaredKey, width: int) -> Iterator[str]:
@@ -158,7 +173,9 @@ Every point offers run; what it offers beside that stands in brackets."""
 
 
 def _format_points(target: Target | None, width: int) -> Iterator[str]:
-    """Yield each point below its label, with what it offers, and the hooks of a pipeline in their order."""
+    """Yield each point below its label, with what it offers,
+    and the hooks of a pipeline in their order.
+    """
     from hookflow.service.pipelines import warn_unknown
 
     points = DEFAULT_POINTS
@@ -172,7 +189,9 @@ def _format_points(target: Target | None, width: int) -> Iterator[str]:
 
 
 def _format_point_rows(points: Sequence[Point], target: Target | None, width: int) -> Iterator[str]:
-    """Yield the points as two columns: the label of each, and its sentence with the hooks of the pipeline below."""
+    """Yield the points as two columns: the label of each,
+    and its sentence with the hooks of the pipeline below.
+    """
     least_depth = min(point.depth for point in points)
     labels = []
     for point in points:
@@ -195,7 +214,9 @@ def _format_point_rows(points: Sequence[Point], target: Target | None, width: in
 
 
 def _wrap_about(point: Point, width: int) -> list[str]:
-    """Return the sentence of a point and what it offers, on one line if they fit, else each on lines of its own."""
+    """Return the sentence of a point and what it offers, on one line if they fit,
+    else each on lines of its own.
+    """
     offers = ""
     if len(point.offers) > 1:
         offers = f"[{', '.join(point.offers[1:])}]"
@@ -216,13 +237,21 @@ def _describe_binding(binding: Binding) -> str:
 
 
 def schema_of_pipelines() -> dict[str, Any]:
-    """Return the JSON Schema of a pipeline file, with the points and the arguments of the built-in hooks."""
+    """Return the JSON Schema of a pipeline file,
+    with the points and the arguments of the built-in hooks.
+    """
     from hookflow.pipeline.json_schema import json_schema
     from hookflow.pipeline.use import resolve_use
 
     points = {point.name: point.about for point in DEFAULT_POINTS}
-    pairs = {f"around_{pair}": f"from before_{pair} to {closing}" for pair, closing in DEFAULT_POINTS.pairs.items()}
-    hooks = {name: make_argument_model(resolve_use(use, Path(), None)) for name, use in HOOKS.built_in.items()}
+    pairs = {
+        f"around_{pair}": f"from before_{pair} to {closing}"
+        for pair, closing in DEFAULT_POINTS.pairs.items()
+    }
+    hooks = {
+        name: make_argument_model(resolve_use(use, Path(), None))
+        for name, use in HOOKS.built_in.items()
+    }
     return json_schema(hooks, {**points, **pairs})
 
 
@@ -242,11 +271,15 @@ def make_argument_model(hook: Any) -> type[BaseModel]:
         if default is parameter.empty:
             default = ...  # which makes it a required field
         fields[name] = (hints.get(name, Any), default)
-    return create_model(hook.__name__, __config__=ConfigDict(extra="forbid"), __doc__=read_summary(hook), **fields)
+    return create_model(
+        hook.__name__, __config__=ConfigDict(extra="forbid"), __doc__=read_summary(hook), **fields
+    )
 
 
 class _HookPages:
-    """The hooks that can be named: built-in ones, those of installed packages, and those of a pipeline."""
+    """The hooks that can be named: built-in ones, those of installed packages,
+    and those of a pipeline.
+    """
 
     def __init__(self, target: Target | None, *, imports: bool) -> None:
         from hookflow.hooks.registry import find_hook, find_without_import
@@ -260,8 +293,13 @@ class _HookPages:
             self._find = find_hook
 
     def list_hooks_by_origin(self, width: int) -> Iterator[str]:
-        """Yield the hooks by where they come from, and the other components of installed packages."""
-        sections = {"built in": self._list_built_in_rows(), "from installed packages": self._list_offered_rows()}
+        """Yield the hooks by where they come from,
+        and the other components of installed packages.
+        """
+        sections = {
+            "built in": self._list_built_in_rows(),
+            "from installed packages": self._list_offered_rows(),
+        }
         for registry in REGISTRIES:  # these are not imported: most of them would import torch
             rows = []
             for offer in registry.offered():
@@ -306,7 +344,9 @@ class _HookPages:
         return rows
 
     def _read_summary(self, use: str) -> str:
-        """Return the summary of a hook, or what is wrong with it: a broken hook does not hide the others."""
+        """Return the summary of a hook, or what is wrong with it:
+        a broken hook does not hide the others.
+        """
         from hookflow.hooks.inspect import read_summary
         from hookflow.hooks.inspection_errors import report_inspection_errors
 
@@ -317,7 +357,9 @@ class _HookPages:
             return "; ".join(problem.message for problem in error.problems)
 
     def described(self, name: str, width: int) -> Iterator[str]:
-        """Yield the page of a hook: its summary, methods, slots, place, arguments, and an example."""
+        """Yield the page of a hook: its summary, methods, slots, place,
+        arguments, and an example.
+        """
         from hookflow.hooks.inspect import Description, read_summary
         from hookflow.hooks.inspection_errors import report_inspection_errors
         from hookflow.hooks.registry import NotImported

@@ -1,4 +1,6 @@
-"""The command export: the report of a run, and what it has recorded in the formats of other programs."""
+"""The command export: the report of a run,
+and what it has recorded in the formats of other programs.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def _format_jsonl(run: RunDir) -> str:
 
 
 def _format_perfetto(run: RunDir) -> str:
-    """Return all traces of a run as one, on one clock. Raises UserError where there are none, or one is damaged."""
+    """Return all traces of a run as one, on one clock. Raises UserError where there are none, or
+    one is damaged.
+    """
     from hookflow.events.reading import read_object, read_regular
     from hookflow.events.rundir import run_argument, short
 
@@ -66,7 +70,9 @@ def _format_perfetto(run: RunDir) -> str:
                 time = event.get("ts", 0.0) + offset
                 events.append({**event, "ts": time})
     except (KeyError, TypeError, ValueError):
-        raise UserError(Problem(f"the traces in {short(run.traces)} are not all traces of hookflow")) from None
+        raise UserError(
+            Problem(f"the traces in {short(run.traces)} are not all traces of hookflow")
+        ) from None
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}) + "\n"
 
 
@@ -78,10 +84,14 @@ def _html(run: RunDir) -> str:
 
 
 def _write_tensorboard(run: RunDir, folder: Path) -> None:
-    """Write the event files that the writer `tensorboard` would have written. Raises UserError where it cannot."""
+    """Write the event files that the writer `tensorboard` would have written. Raises UserError
+    where it cannot.
+    """
     from hookflow.pipeline.registry import missing_package
 
-    missing = missing_package("the format tensorboard", "tensorboard", "tensorboard", Where("--format"))
+    missing = missing_package(
+        "the format tensorboard", "tensorboard", "tensorboard", Where("--format")
+    )
     if missing:
         raise UserError(missing)
     from hookflow.writers import TensorBoardWriter
@@ -95,13 +105,19 @@ def _write_tensorboard(run: RunDir, folder: Path) -> None:
     except OSError as error:
         for begun in folder.glob("*tfevents*"):
             begun.unlink()
-        raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(folder)))) from None
+        raise UserError(
+            Problem(f"cannot be written: {error.strerror}", Where(str(folder)))
+        ) from None
     if left_out:
-        print_error(f"{format_count(left_out, 'image')} left out: no such file in the run directory")
+        print_error(
+            f"{format_count(left_out, 'image')} left out: no such file in the run directory"
+        )
 
 
 def _write_records(run: RunDir, writer: TensorBoardWriter) -> int:
-    """Write the pipeline and what a run has logged. Return how many images are left out since their file is gone."""
+    """Write the pipeline and what a run has logged. Return how many images are left out since their
+    file is gone.
+    """
     from hookflow.events.reading import read_regular
     from hookflow.runner.logging.writers import EarlierLogs
 
@@ -115,7 +131,9 @@ def _write_records(run: RunDir, writer: TensorBoardWriter) -> int:
     folder_of_run = run.path.resolve()
     for _, call in EarlierLogs(run, sys.maxsize).iter_standing_calls():
         path = call.args[1]
-        if isinstance(path, Path) and not (path.is_file() and path.resolve().is_relative_to(folder_of_run)):
+        if isinstance(path, Path) and not (
+            path.is_file() and path.resolve().is_relative_to(folder_of_run)
+        ):
             left_out += 1
         else:
             getattr(writer, call.method)(*call.args)
@@ -123,7 +141,9 @@ def _write_records(run: RunDir, writer: TensorBoardWriter) -> int:
 
 
 def _export_code(named: str | None, folder: Path, root: Path) -> None:
-    """Write the code of a run, or of the attempt that saved a checkpoint, and say what was written."""
+    """Write the code of a run, or of the attempt that saved a checkpoint,
+    and say what was written.
+    """
     from hookflow.events.recorded_code import code_before, find_latest_code
     from hookflow.events.rundir import short
     from hookflow.runner.checkpoint.manifest import read_manifest
@@ -139,11 +159,15 @@ def _export_code(named: str | None, folder: Path, root: Path) -> None:
         code = find_latest_code(run_dir)
     if code is None:
         message = f"the code of the run {run_dir.id} was not recorded"
-        raise UserError(Problem(message, Where("RUN"), "runs of this version record it, from their start on"))
+        raise UserError(
+            Problem(message, Where("RUN"), "runs of this version record it, from their start on")
+        )
     try:
         written, missing = export_code(run_dir, code, folder)
     except OSError as error:
-        raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(folder)))) from None
+        raise UserError(
+            Problem(f"cannot be written: {error.strerror}", Where(str(folder)))
+        ) from None
     echo(f"{format_count(len(written), 'file')} of {code.root} in {short(folder)}")
     for path in missing:
         reason = code.files[path].left_out or "its text is damaged"
@@ -151,7 +175,9 @@ def _export_code(named: str | None, folder: Path, root: Path) -> None:
 
 
 def _export_weights(named: str | None, file: Path, average: str | None, root: Path) -> None:
-    """Write weights of a checkpoint to a file, by its ending as safetensors or a state_dict, and say which."""
+    """Write weights of a checkpoint to a file,
+    by its ending as safetensors or a state_dict, and say which.
+    """
     import torch
 
     from hookflow.hooks.builtin.checkpoint import make_safetensors_bytes
@@ -162,9 +188,13 @@ def _export_weights(named: str | None, file: Path, average: str | None, root: Pa
 
     if file.suffix not in WEIGHT_ENDINGS:
         message = f'weights cannot be written as "{file.suffix}"'
-        raise UserError(Problem(message, Where(f"--weights {file}"), f"use {' or '.join(WEIGHT_ENDINGS)}"))
+        raise UserError(
+            Problem(message, Where(f"--weights {file}"), f"use {' or '.join(WEIGHT_ENDINGS)}")
+        )
     if file.suffix == ".safetensors":
-        missing = missing_package("the format safetensors", "safetensors", "safetensors", Where("--weights"))
+        missing = missing_package(
+            "the format safetensors", "safetensors", "safetensors", Where("--weights")
+        )
         if missing:
             raise UserError(missing)
     run_dir, checkpoint = find_checkpoint(named, root)
@@ -179,13 +209,18 @@ def _export_weights(named: str | None, file: Path, average: str | None, root: Pa
     left_out = frozen_in(checkpoint, entry)
     if left_out:
         message = f"the checkpoint leaves out {format_count(len(left_out), 'frozen parameter')}"
-        raise UserError(Problem(message, Where(str(checkpoint)), "the hook export writes whole weights"))
+        raise UserError(
+            Problem(message, Where(str(checkpoint)), "the hook export writes whole weights")
+        )
     with open_output_file(file) as output:
         if file.suffix == ".safetensors":
             output.write(make_safetensors_bytes(weights))
         else:
             torch.save(weights, output)
-    echo(f"{entry} of {run_dir.id}, {checkpoint.name}: {format_count(len(weights), 'tensor')} in {file}")
+    echo(
+        f"{entry} of {run_dir.id}, {checkpoint.name}: {format_count(len(weights), 'tensor')} in"
+        f" {file}"
+    )
     note = not_averages(checkpoint, entry)
     if note and average is None:
         print_error(f"{note}: --average")
@@ -197,7 +232,12 @@ CODE_HELP = "Write the recorded code of the run into this new folder."
 
 WEIGHTS_HELP = "Write the weights of a checkpoint to this file, .pt or .safetensors."
 
-TEXT_FORMATS = {"csv": _format_csv, "jsonl": _format_jsonl, "html": _html, "perfetto": _format_perfetto}
+TEXT_FORMATS = {
+    "csv": _format_csv,
+    "jsonl": _format_jsonl,
+    "html": _html,
+    "perfetto": _format_perfetto,
+}
 """The formats that are one text; `tensorboard` is a folder."""
 
 
@@ -205,34 +245,45 @@ def export(
     run: options.RunArgument = None,
     format_: Annotated[
         Literal["csv", "jsonl", "html", "tensorboard", "perfetto"] | None,
-        typer.Option("--format", "-f", help="Default: the ending of FILE; csv without one.", show_default=False),
+        typer.Option(
+            "--format",
+            "-f",
+            help="Default: the ending of FILE; csv without one.",
+            show_default=False,
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")
+    ] = None,
     code: Annotated[Path | None, typer.Option("--code", metavar="DIR", help=CODE_HELP)] = None,
-    weights: Annotated[Path | None, typer.Option("--weights", metavar="FILE", help=WEIGHTS_HELP)] = None,
+    weights: Annotated[
+        Path | None, typer.Option("--weights", metavar="FILE", help=WEIGHTS_HELP)
+    ] = None,
     average: options.Average = None,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Write out a run's report, numbers, traces or code.
 
-    `html` is a report in one file that opens without a network: curves, the graph with its times, costs, warnings and
-    errors, checkpoints, environment and pipeline.
+    `html` is a report in one file that opens without a network: curves, the graph with its times,
+    costs, warnings and errors, checkpoints, environment and pipeline.
 
-    `csv` and `jsonl` have the scalars and metrics. Each row is one number: iteration, epoch, time, name, value. Metrics
-    are named by their split: val/accuracy. Of iterations that were trained again after a resume, the later attempt
-    counts. The time is in seconds since 1970. A number that is not finite is `nan`, `inf` or `-inf` in CSV, and null in
-    JSON.
+    `csv` and `jsonl` have the scalars and metrics. Each row is one number: iteration, epoch, time,
+    name, value. Metrics are named by their split: val/accuracy. Of iterations that were trained
+    again after a resume, the later attempt counts. The time is in seconds since 1970. A number that
+    is not finite is `nan`, `inf` or `-inf` in CSV, and null in JSON.
 
-    `tensorboard` writes scalars, metrics, images, texts and histograms as event files into the folder FILE.
+    `tensorboard` writes scalars, metrics, images, texts and histograms as event files into the
+    folder FILE.
 
-    `perfetto` has the iterations that `hookflow ctl RUN trace` has traced, of all ranks: open it at ui.perfetto.dev, or
-    at chrome://tracing.
+    `perfetto` has the iterations that `hookflow ctl RUN trace` has traced, of all ranks: open it at
+    ui.perfetto.dev, or at chrome://tracing.
 
-    `--code` writes the files of the project that the run's latest attempt has run, as they were, into a new folder,
-    with its pipeline and its difference to the git commit; for RUN:CHECKPOINT those of the attempt that saved it.
+    `--code` writes the files of the project that the run's latest attempt has run, as they were,
+    into a new folder, with its pipeline and its difference to the git commit; for RUN:CHECKPOINT
+    those of the attempt that saved it.
 
-    `--weights` writes the weights of a checkpoint as a state_dict, or as safetensors; with `--average` those of an
-    average such as ema.
+    `--weights` writes the weights of a checkpoint as a state_dict, or as safetensors; with
+    `--average` those of an average such as ema.
 
     Example: `hookflow export cifar --out cifar.html`
 
@@ -249,10 +300,19 @@ def export(
         _export_weights(run, weights, average, dir)
         return
     if average is not None:
-        raise UserError(Problem("--average chooses the weights to write", Where("--average"), "add --weights FILE"))
+        raise UserError(
+            Problem(
+                "--average chooses the weights to write", Where("--average"), "add --weights FILE"
+            )
+        )
     if code is not None:
         if format_ is not None or out is not None:
-            raise UserError(Problem("--code writes a folder of its own: leave --format and --out out", Where("--code")))
+            raise UserError(
+                Problem(
+                    "--code writes a folder of its own: leave --format and --out out",
+                    Where("--code"),
+                )
+            )
         _export_code(run, code, dir)
         return
 
@@ -260,7 +320,13 @@ def export(
     run_dir = find_run(run, dir)
     if chosen == "tensorboard":
         if out is None:
-            raise UserError(Problem("tensorboard is a folder of event files", Where("--format"), "name it with --out"))
+            raise UserError(
+                Problem(
+                    "tensorboard is a folder of event files",
+                    Where("--format"),
+                    "name it with --out",
+                )
+            )
         _write_tensorboard(run_dir, out)
     elif out is None:
         echo(TEXT_FORMATS[chosen](run_dir).removesuffix("\n"))
@@ -269,7 +335,9 @@ def export(
 
 
 def _format_of_file(out: Path | None) -> str:
-    """Return the format that a file's ending names; csv without one. Raises UserError where no format is called so."""
+    """Return the format that a file's ending names; csv without one. Raises UserError where no
+    format is called so.
+    """
     suffix = ""
     if out is not None:
         suffix = out.suffix.removeprefix(".")
@@ -277,5 +345,9 @@ def _format_of_file(out: Path | None) -> str:
         return "csv"
     if suffix not in TEXT_FORMATS:
         hint = nearest_or_all(suffix, TEXT_FORMATS)
-        raise UserError(Problem(f'no format is called "{suffix}"', Where(f"--out {out}"), f"{hint}; or say --format"))
+        raise UserError(
+            Problem(
+                f'no format is called "{suffix}"', Where(f"--out {out}"), f"{hint}; or say --format"
+            )
+        )
     return suffix

@@ -1,4 +1,6 @@
-"""`hookflow graph`: draw the hooks of each point in their order, with the reasons; of a run, where the time goes."""
+"""`hookflow graph`: draw the hooks of each point in their order, with the reasons; of a run,
+where the time goes.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,14 @@ if TYPE_CHECKING:
 Format = Literal["text", "mermaid", "dot", "svg", "html", "json"]
 """How a plan is drawn."""
 
-GANTT_HELP = "For a run: bars of a traced iteration, N or that of median length; without a trace median is the mean."
-WHAT_IF_HELP = "For a run: the mean iteration without this hook, or group:NAME, computed from the times of its calls."
+GANTT_HELP = (
+    "For a run: bars of a traced iteration, N or that of median length; without a trace median is"
+    " the mean."
+)
+WHAT_IF_HELP = (
+    "For a run: the mean iteration without this hook, or group:NAME, computed from the times of its"
+    " calls."
+)
 
 BY_SUFFIX: dict[str, Format] = {f".{format_}": format_ for format_ in get_args(Format)}
 BY_SUFFIX |= {".txt": "text", ".mmd": "mermaid", ".gv": "dot"}
@@ -52,10 +60,14 @@ OUT_HELP = "Write to a file, not to the terminal."
 
 def _hook_option(sentence: str) -> Any:
     """Return the declaration of an option that takes a hook or a group."""
-    return typer.Option(metavar="HOOK", help=sentence, autocompletion=options.complete_hooks_and_groups)
+    return typer.Option(
+        metavar="HOOK", help=sentence, autocompletion=options.complete_hooks_and_groups
+    )
 
 
-_point_option = typer.Option(metavar="POINT", help=POINT_HELP, autocompletion=options.complete_points)
+_point_option = typer.Option(
+    metavar="POINT", help=POINT_HELP, autocompletion=options.complete_points
+)
 
 
 def graph(
@@ -68,9 +80,13 @@ def graph(
     slot: Annotated[list[str] | None, typer.Option(metavar="SLOT", help=SLOT_HELP)] = None,
     kind: Annotated[EdgeKind | None, typer.Option(help=KIND_HELP)] = None,
     collapse: Annotated[list[str] | None, typer.Option(metavar="GROUP", help=COLLAPSE_HELP)] = None,
-    collapse_groups: Annotated[bool, typer.Option("--collapse-groups", help="Draw every group as one box.")] = False,
+    collapse_groups: Annotated[
+        bool, typer.Option("--collapse-groups", help="Draw every group as one box.")
+    ] = False,
     critical_chain: Annotated[bool, typer.Option("--critical-chain", help=CHAIN_HELP)] = False,
-    gantt: Annotated[str | None, typer.Option("--gantt", metavar="N|median", help=GANTT_HELP)] = None,
+    gantt: Annotated[
+        str | None, typer.Option("--gantt", metavar="N|median", help=GANTT_HELP)
+    ] = None,
     what_if: Annotated[str | None, _hook_option(WHAT_IF_HELP)] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT_HELP)] = None,
     set_: options.Overrides = None,
@@ -84,9 +100,9 @@ def graph(
 
     Where the test repeats the validation, the text says so once, and `--point` draws it.
 
-    For a run, draw the plan recorded at its start, with the hooks that have been switched off since; text, svg and html
-    have what each hook took. `--critical-chain` and `--gantt` show where the time of an iteration goes, and `--what-if`
-    what it would be without a hook.
+    For a run, draw the plan recorded at its start, with the hooks that have been switched off
+    since; text, svg and html have what each hook took. `--critical-chain` and `--gantt` show where
+    the time of an iteration goes, and `--what-if` what it would be without a hook.
     """
     from hookflow.service.pipelines import open_target, warn_unknown
 
@@ -129,8 +145,13 @@ def graph(
         write_file(out, drawing + "\n")
 
 
-def _format_iteration(opened: Target, critical_chain: bool, gantt: str | None, what_if: str | None) -> list[str]:
-    """Return where the time of an iteration goes. Raises UserError for a pipeline that has not run."""
+def _format_iteration(
+    opened: Target, critical_chain: bool, gantt: str | None, what_if: str | None
+) -> list[str]:
+    """Return where the time of an iteration goes.
+
+    Raises UserError for a pipeline that has not run.
+    """
     if opened.run is None:
         option = "--what-if"
         if critical_chain:
@@ -138,7 +159,9 @@ def _format_iteration(opened: Target, critical_chain: bool, gantt: str | None, w
         elif gantt is not None:
             option = "--gantt"
         hint = "name a run: its id, its name or its folder"
-        raise UserError(Problem(f"{opened.name} is a pipeline, and only a run has times", Where(option), hint))
+        raise UserError(
+            Problem(f"{opened.name} is a pipeline, and only a run has times", Where(option), hint)
+        )
     parts = []
     if critical_chain:
         parts.append(_chain_lines(opened.name, opened.run, opened.plan))
@@ -165,7 +188,9 @@ def _chain_lines(name: str, run: RunDir, plan: Plan) -> list[str]:
 
 
 def _format_gantt(name: str, run: RunDir, plan: Plan, wanted: str) -> list[str]:
-    """Return an iteration as bars: the one of a number, or "median". Raises UserError for anything else."""
+    """Return an iteration as bars: the one of a number, or "median". Raises UserError for anything
+    else.
+    """
     from hookflow.graph.render.timeline import draw_gantt
     from hookflow.service.iteration_times import read_mean_times, read_traced_times
 
@@ -188,7 +213,9 @@ def _format_gantt(name: str, run: RunDir, plan: Plan, wanted: str) -> list[str]:
 
 
 def _format_what_if(name: str, run: RunDir, plan: Plan, hook: str) -> list[str]:
-    """Return the mean iteration without a hook, and how to measure it. Raises UserError for an unknown hook."""
+    """Return the mean iteration without a hook, and how to measure it. Raises UserError for an
+    unknown hook.
+    """
     from hookflow.events.rundir import run_argument
     from hookflow.graph.render.timeline import draw_chain
     from hookflow.service.iteration_times import read_mean_times, without_hooks
@@ -208,12 +235,21 @@ def _format_what_if(name: str, run: RunDir, plan: Plan, hook: str) -> list[str]:
     timed = {span.name for span in times.spans if span.point}
     for each in hooks:
         if each in times.background:
-            lines.append(f"{each} fires beside the training: its calls take no time of an iteration")
+            lines.append(
+                f"{each} fires beside the training: its calls take no time of an iteration"
+            )
         elif each not in timed:
             lines.append(f"{each}: no call of it is known to be in an iteration alone")
-    command = f"hookflow rerun {run_argument(run)} --at 1 --for {min(times.num_iterations, 100)} --without {hook}"
-    lines.append("computed from its calls in the training thread; what else depends on it is as before")
-    lines.append(f"measured by: {command}, and hookflow graph --critical-chain of the folder that it prints")
+    command = (
+        f"hookflow rerun {run_argument(run)} --at 1 --for {min(times.num_iterations, 100)}"
+        f" --without {hook}"
+    )
+    lines.append(
+        "computed from its calls in the training thread; what else depends on it is as before"
+    )
+    lines.append(
+        f"measured by: {command}, and hookflow graph --critical-chain of the folder that it prints"
+    )
     return lines
 
 
@@ -225,15 +261,23 @@ def _format_means_heading(times: IterationTimes) -> str:
 
 
 def _choose_format(format_: Format | None, out: Path | None) -> Format:
-    """Return the format that is stated, or that the name of the file says. Raises UserError if neither does."""
+    """Return the format that is stated, or that the name of the file says. Raises UserError if
+    neither does.
+    """
     if format_ is not None:
         return format_
     if out is None:
         return "text"
     by_name = BY_SUFFIX.get(out.suffix.lower())
     if by_name is None:
-        hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
-        raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
+        hint = (
+            f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
+        )
+        raise UserError(
+            Problem(
+                "the name of the file does not say in which format to draw", Where(str(out)), hint
+            )
+        )
     return by_name
 
 
@@ -257,7 +301,9 @@ def _draw_plan(opened: Target, plan: Plan, title: str, chosen: Format, colour: b
 
 
 def _draw_text(opened: Target, plan: Plan, title: str, colour: bool) -> str:
-    """Return the plan as text. Points of the test that repeat the validation are left out, unless they have times."""
+    """Return the plan as text. Points of the test that repeat the validation are left out, unless
+    they have times.
+    """
     from hookflow.graph.collapse import describe_repeats, find_repeats, without_points
     from hookflow.graph.render.text import as_text
 
@@ -299,14 +345,18 @@ def _in_words(cost: CallCost, has_device: bool) -> str:
 
 
 def _list_switched_off(run: RunDir) -> tuple[tuple[str, int], ...]:
-    """Return the hooks of a run that a command or an error has switched off, and the iterations done then."""
+    """Return the hooks of a run that a command or an error has switched off,
+    and the iterations done then.
+    """
     from hookflow.monitor.summary import read_run_summary
 
     return tuple(read_run_summary(run, time.time()).state.disabled.items())
 
 
 def _collapse_groups(plan: Plan, names: Sequence[str], all_groups: bool, chosen: Format) -> Plan:
-    """Return the plan with the named groups, or all, as boxes. Raises UserError for an unknown one, and for JSON."""
+    """Return the plan with the named groups, or all, as boxes. Raises UserError for an unknown one,
+    and for JSON.
+    """
     from hookflow.graph.collapse import collapse_groups
 
     if not names and not all_groups:
@@ -351,7 +401,9 @@ class _FilterNames:
         return PlanFilter(self.points, hooks, ancestors, descendants, self.slots, self.kind)
 
     def described(self, bound: Sequence[str]) -> str:
-        """Return the part in words, for the heading; `bound` are the points that `hook` fires at."""
+        """Return the part in words, for the heading;
+        `bound` are the points that `hook` fires at.
+        """
         where = " and ".join(self.points)
         words = []
         if self.hook:
@@ -371,7 +423,9 @@ class _FilterNames:
 
 
 def _narrow_plan(plan: Plan, names: _FilterNames) -> tuple[Plan, str]:
-    """Return the part of a plan that is drawn, and its title. Raises UserError for an unknown name, or for nothing."""
+    """Return the part of a plan that is drawn, and its title. Raises UserError for an unknown name,
+    or for nothing.
+    """
     from hookflow.graph.render.text import title_of
 
     chosen = names.filter(plan)
@@ -397,7 +451,8 @@ def _narrow_plan(plan: Plan, names: _FilterNames) -> tuple[Plan, str]:
 
 
 def _find_hooks(plan: Plan, name: str | None, option: str) -> tuple[str, ...]:
-    """Return the hook of a name, or the members of a group; none without a name. Raises UserError for an unknown one.
+    """Return the hook of a name, or the members of a group; none without a name. Raises UserError
+    for an unknown one.
 
     A group without members that are on is refused, too: a filter by nothing would let all pass.
     """
@@ -406,7 +461,9 @@ def _find_hooks(plan: Plan, name: str | None, option: str) -> tuple[str, ...]:
     if is_group(name):
         group = plan.groups_by_name[_find_group(plan, name, option)]
         if not group.members:
-            raise UserError(Problem(f'the group "{group.name}" has no hooks that are on', Where(option)))
+            raise UserError(
+                Problem(f'the group "{group.name}" has no hooks that are on', Where(option))
+            )
         return group.members
     if name in plan.hooks_by_name:
         return (name,)

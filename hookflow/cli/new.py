@@ -27,13 +27,15 @@ NEXT_STEPS = {
 
 
 def new(
-    kind: Annotated[Literal["pipeline", "hook"], options.argument("pipeline|hook", "What to make.")],
+    kind: Annotated[
+        Literal["pipeline", "hook"], options.argument("pipeline|hook", "What to make.")
+    ],
     name: Annotated[str, options.argument("NAME", "Its name, and that of its files.")],
 ) -> None:
     """Make a pipeline or a hook to begin with.
 
-    NAME.toml and NAME.py, which train at once, are written into the current folder; no file is overwritten. A hook
-    comes with its test, test_NAME.py.
+    NAME.toml and NAME.py, which train at once, are written into the current folder; no file is
+    overwritten. A hook comes with its test, test_NAME.py.
 
     Example: `hookflow new pipeline spirals`
     """

@@ -1,4 +1,6 @@
-"""The report of `hookflow check --observe`: observed slots, missing declarations, and the lines to add."""
+"""The report of `hookflow check --observe`: observed slots, missing declarations,
+and the lines to add.
+"""
 
 import re
 import sys
@@ -45,8 +47,12 @@ class SlotDeclaration:
         return f"{self.key} = {as_toml(self.value)}"
 
 
-def list_declarations(loaded: Loaded, plan: Plan, missing: Mapping[Method, Slots]) -> Iterator[SlotDeclaration]:
-    """Yield what the file should say so that what is `missing` is declared, and what it or the class says stays."""
+def list_declarations(
+    loaded: Loaded, plan: Plan, missing: Mapping[Method, Slots]
+) -> Iterator[SlotDeclaration]:
+    """Yield what the file should say so that what is `missing` is declared,
+    and what it or the class says stays.
+    """
     for hook in plan.hooks:
         for verb in SLOT_VERBS:
             missing_slots: dict[str, Sequence[str]] = {}
@@ -62,7 +68,9 @@ def list_declarations(loaded: Loaded, plan: Plan, missing: Mapping[Method, Slots
 def _make_declared_value(
     loaded: Loaded, plan: Plan, hook: str, verb: Verb, missing_slots: Mapping[str, Sequence[str]]
 ) -> list[str] | dict[str, list[str]]:
-    """Return what the file should say: in a list if all methods touch the same, or the file has one already."""
+    """Return what the file should say: in a list if all methods touch the same,
+    or the file has one already.
+    """
     table = loaded.pipeline.hooks[hook]
     stated = table.writes
     if verb == "reads":
@@ -88,7 +96,8 @@ def _make_declared_value(
 
 
 def with_key(text: str, table: Key, key: str, value: Any) -> str:
-    """Return a TOML text in which `key` of a table is `value`; a list or a table that is there is extended.
+    """Return a TOML text in which `key` of a table is `value`; a list or a table that is there is
+    extended.
 
     Raises ValueError where that would change anything else.
     """
@@ -146,7 +155,9 @@ BYTE_ORDER_MARK = "\ufeff"
 HALF_SUFFIXES = {"whole": "", "enter": " (entered)", "exit": " (left)"}
 """The text after the point of a binding, by its half."""
 
-LARGE_NETWORK = "the network is large: writes to its memory by other code than PyTorch's were not looked for"
+LARGE_NETWORK = (
+    "the network is large: writes to its memory by other code than PyTorch's were not looked for"
+)
 
 
 def _format_other_slots(slots: Sequence[str], hook: str) -> str:
@@ -169,14 +180,19 @@ class ObservationReport:
     turned: Sequence[Ambiguity]
     """The pairs that clash and fire the other way round there."""
     undecided: Sequence[Ambiguity]
-    """Pairs of a hook that changes a slot and a hook that reads it; the read stays undeclared until one is stated."""
+    """Pairs of a hook that changes a slot and a hook that reads it;
+    the read stays undeclared until one is stated.
+    """
 
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> "ObservationReport":
-        """Run a few iterations; exit with 1 when something raised that is no hook, with 130 after Ctrl-C."""
+        """Run a few iterations; exit with 1 when something raised that is no hook,
+        with 130 after Ctrl-C.
+        """
         from hookflow.trials.temporary_run import observe
 
-        with exit_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
+        # What hooks print is no part of the report.
+        with exit_after_traceback(), redirect_stdout(sys.stderr):
             observed = observe(loaded, plan, loaded.source.parent, warn_of)
         gaps = missing(plan, observed.seen)
         touched = with_observed(plan, observed.seen)
@@ -184,21 +200,29 @@ class ObservationReport:
         more = list(list_declarations(loaded, plan, without_reads(gaps, open_)))
         declared = _add_declarations(loaded, plan, more)
         if open_:  # a pair may be ordered by another slot
-            left = {_make_pair(ambiguity) for ambiguity in find_ambiguities(with_observed(declared, observed.seen))}
+            left = {
+                _make_pair(ambiguity)
+                for ambiguity in find_ambiguities(with_observed(declared, observed.seen))
+            }
             open_ = [item for item in open_ if _make_pair(item) in left]
             more = list(list_declarations(loaded, plan, without_reads(gaps, open_)))
             declared = _add_declarations(loaded, plan, more)
         still = {_make_pair(item) for item in (*find_ambiguities(declared), *open_)}
-        wrong = [item for item in find_turned_pairs(touched, declared) if _make_pair(item) not in still]
+        wrong = [
+            item for item in find_turned_pairs(touched, declared) if _make_pair(item) not in still
+        ]
         return cls(loaded, plan, observed, gaps, more, declared, wrong, open_)
 
     @property
     def doubtful(self) -> bool:
         """Whether there is anything that `--strict` does not let pass."""
-        return bool(self.missing) or any(item.why.startswith("raised") for item in self.observed.silent)
+        return bool(self.missing) or any(
+            item.why.startswith("raised") for item in self.observed.silent
+        )
 
     def lines(self, ambiguous: Sequence[Ambiguity], width: int, *, written: bool) -> Iterator[str]:
-        """Yield the report; `ambiguous` are the pairs that nothing orders, with the slots that were seen.
+        """Yield the report; `ambiguous` are the pairs that nothing orders, with the slots that were
+        seen.
 
         Declarations that are `written` into the file are not repeated.
         """
@@ -207,7 +231,9 @@ class ObservationReport:
         yield from columns(self._list_firing_rows(), "  ")
         sections = {
             "not seen": self._list_never_seen(),
-            "not fired": [f"{item.hook} at {item.point}: {item.why}" for item in self.observed.silent],
+            "not fired": [
+                f"{item.hook} at {item.point}: {item.why}" for item in self.observed.silent
+            ],
             "ordered": list(self._ordered(ambiguous)),
             "limit": [] if self.observed.by_content else [LARGE_NETWORK],
         }
@@ -220,7 +246,9 @@ class ObservationReport:
             yield f"\nwarning: {problem}"
 
     def _list_firing_rows(self) -> list[tuple[str, ...]]:
-        """Return the rows of a table: each hook that has fired, with the slots that it was seen to touch."""
+        """Return the rows of a table: each hook that has fired,
+        with the slots that it was seen to touch.
+        """
         rows: list[tuple[str, ...]] = [("hook", "at", "firings", "reads", "writes")]
         for seen in self.observed.seen:
             if not seen.firings:
@@ -236,31 +264,38 @@ class ObservationReport:
         """Return what each hook declares and was never seen to touch."""
         texts = []
         for hook, slots in find_unseen_slots(self.observed.seen).items():
-            declared = " and ".join(f"{verb} {', '.join(names)}" for verb, names in slots.iter_by_verb())
+            declared = " and ".join(
+                f"{verb} {', '.join(names)}" for verb, names in slots.iter_by_verb()
+            )
             texts.append(f"{hook} {declared}")
         return texts
 
     def problems(self, *, undeclared: bool = True) -> Iterator[Problem]:
-        """Yield a warning for each pair that nothing orders or declarations turn, and for each hook that lacks some."""
+        """Yield a warning for each pair that nothing orders or declarations turn,
+        and for each hook that lacks some.
+        """
         place = self.loaded.places.of
         for item in self.undecided:
             change = item.first.hook
             reader = item.then.hook
             slots = ", ".join(item.slots)
             yield Problem(
-                f'at {item.point}, "{change}" changes {slots}, "{reader}" reads it, and nothing states the order',
+                f'at {item.point}, "{change}" changes {slots}, "{reader}" reads it, and nothing'
+                " states the order",
                 place(f"hooks.{reader}"),
                 f"state it, then --write declares the rest: "
-                f'after = ["{change}"] in [hooks.{reader}], or after = ["{reader}"] in [hooks.{change}]',
+                f'after = ["{change}"] in [hooks.{reader}], or after = ["{reader}"] in'
+                f" [hooks.{change}]",
             )
         for item in self.turned:
             first = item.first.hook
             then = item.then.hook
             yield Problem(
-                f'at {item.point}, "{first}" fires ahead of "{then}"; both touch {", ".join(item.slots)}. Once that '
-                "is declared, it is the other way round",
+                f'at {item.point}, "{first}" fires ahead of "{then}"; both touch'
+                f" {', '.join(item.slots)}. Once that is declared, it is the other way round",
                 place(f"hooks.{first}"),
-                f'declare what they touch (--write), or state which is right: after = ["{then}"] in [hooks.{first}]',
+                f'declare what they touch (--write), or state which is right: after = ["{then}"] in'
+                f" [hooks.{first}]",
             )
         if undeclared:
             for hook in dict.fromkeys(declaration.hook for declaration in self.declarations):
@@ -274,8 +309,14 @@ class ObservationReport:
                 places = self._list_places(hook, method)
                 for verb, names in slots.iter_by_verb():
                     places_by_slots.setdefault(f"{verb} {', '.join(names)}", []).extend(places)
-        touched = "; ".join(f"{slots} at {' and '.join(places)}" for slots, places in places_by_slots.items())
-        lines = [f"\n        {declaration}" for declaration in self.declarations if declaration.hook == hook]
+        touched = "; ".join(
+            f"{slots} at {' and '.join(places)}" for slots, places in places_by_slots.items()
+        )
+        lines = [
+            f"\n        {declaration}"
+            for declaration in self.declarations
+            if declaration.hook == hook
+        ]
         return Problem(
             f'hook "{hook}" touches what it does not declare: {touched}',
             self.loaded.places.of(f"hooks.{hook}"),
@@ -293,7 +334,8 @@ class ObservationReport:
         return list(points)
 
     def write(self) -> Iterator[str]:
-        """Put the missing declarations into the pipeline file, and yield a line for each. Existing lines stay.
+        """Put the missing declarations into the pipeline file, and yield a line for each. Existing
+        lines stay.
 
         Raises UserError where one of them cannot be added; nothing is written then.
         """
@@ -322,14 +364,19 @@ class ObservationReport:
         yield from lines
 
     def _ordered(self, ambiguous: Sequence[Ambiguity]) -> Iterator[str]:
-        """Yield how the declarations would order the ambiguous pairs, and the pairs that they turn."""
+        """Yield how the declarations would order the ambiguous pairs,
+        and the pairs that they turn.
+        """
         still = {_make_pair(item) for item in (*find_ambiguities(self.declared), *self.undecided)}
         turned = {_make_pair(item) for item in self.turned}
         for entry in {_make_pair(each): each for each in (*ambiguous, *self.turned)}.values():
             first = entry.first.hook
             then = entry.then.hook
             if _make_pair(entry) in turned:
-                decided = f"once all is declared, {then} ahead of {first}, and now it is the other way round"
+                decided = (
+                    f"once all is declared, {then} ahead of {first}, and now it is the other way"
+                    " round"
+                )
             elif _make_pair(entry) in still:
                 decided = f"nothing declares that {first} is ahead, as now; state which fires first"
             else:

@@ -1,7 +1,7 @@
 """The options and arguments that commands share, and the words that a shell offers for them.
 
-The shell asks with every press, so a pipeline is read as plain TOML and nothing of it is checked. An error offers no
-completions, since a shell has no place for a message.
+The shell asks with every press, so a pipeline is read as plain TOML and nothing of it is checked.
+An error offers no completions, since a shell has no place for a message.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,9 @@ Completions = Callable[[typer.Context], Iterable[Completion]]
 
 
 def _make_completion(completions: Completions) -> Callable[[typer.Context, str], list[Completion]]:
-    """Return what a shell calls: the words that go on from what is typed, and that a terminal can show."""
+    """Return what a shell calls: the words that go on from what is typed,
+    and that a terminal can show.
+    """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[Completion]:
         fitting = []
@@ -101,7 +103,9 @@ def _read_tables(ctx: typer.Context, name: str) -> dict[str, Any]:
 
 
 def _pipeline(ctx: typer.Context) -> dict[str, Any]:
-    """Return, as plain TOML, the pipeline file that the command line names so far, or else the only one here."""
+    """Return, as plain TOML, the pipeline file that the command line names so far,
+    or else the only one here.
+    """
     import tomli
 
     from hookflow.pipeline.layers import read
@@ -109,7 +113,8 @@ def _pipeline(ctx: typer.Context) -> dict[str, Any]:
 
     path = ctx.params.get("pipeline") or ctx.params.get("target")
     if not path:
-        for word in ctx.args:  # where an option is completed, click has left the arguments before it unread
+        # Where an option is completed, click has left the arguments before it unread.
+        for word in ctx.args:
             if word.endswith(".toml") and Path(word).is_file():
                 path = word
                 break
@@ -125,18 +130,26 @@ Format = Literal["text", "json"]
 UIKind = Literal["auto", "tui", "plain", "json", "none"]
 """How a run is shown."""
 
-_ui = "How to show it; auto: the dashboard on a terminal, else plain lines. plain has progress bars on a terminal."
+_ui = (
+    "How to show it; auto: the dashboard on a terminal, else plain lines. plain has progress bars"
+    " on a terminal."
+)
 UIOption = Annotated[UIKind, typer.Option(help=_ui)]
 
 
 def argument(metavar: str, sentence: str, offered: Callable[..., Any] | None = None) -> Any:
     """Return the declaration of a positional argument; `offered` completes it."""
-    return typer.Argument(metavar=metavar, help=sentence, show_default=False, autocompletion=offered)
+    return typer.Argument(
+        metavar=metavar, help=sentence, show_default=False, autocompletion=offered
+    )
 
 
 def _make_hooks_option(sentence: str) -> Any:
     return typer.Option(
-        metavar="HOOK", help=sentence, rich_help_panel=SELECTION_PANEL, autocompletion=complete_hooks_and_groups
+        metavar="HOOK",
+        help=sentence,
+        rich_help_panel=SELECTION_PANEL,
+        autocompletion=complete_hooks_and_groups,
     )
 
 
@@ -144,24 +157,42 @@ FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output for
 PipelineFile = Annotated[Path, argument("FILE", "A pipeline file.")]
 _overrides = "Override a key, e.g. run.seed=1. Repeatable."
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_overrides, autocompletion=keys)
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help=_overrides, autocompletion=keys),
 ]
 _average = "Use the average that this hook keeps, such as ema; none: the weights themselves."
-Average = Annotated[str | None, typer.Option("--average", metavar="HOOK", help=_average, show_default=False)]
-Without = Annotated[list[str] | None, _make_hooks_option("Switch a hook off, or group:NAME. Repeatable.")]
-Only = Annotated[list[str] | None, _make_hooks_option("Switch every other hook off; also group:NAME. Repeatable.")]
+Average = Annotated[
+    str | None, typer.Option("--average", metavar="HOOK", help=_average, show_default=False)
+]
+Without = Annotated[
+    list[str] | None, _make_hooks_option("Switch a hook off, or group:NAME. Repeatable.")
+]
+Only = Annotated[
+    list[str] | None,
+    _make_hooks_option("Switch every other hook off; also group:NAME. Repeatable."),
+]
 _shuffle = "Use another order that the edges and phases allow, to find a missing edge."
-Shuffle = Annotated[int | None, typer.Option(metavar="SEED", help=_shuffle, rich_help_panel=SELECTION_PANEL)]
-_file_or_run = argument("FILE|RUN", "A pipeline file, or a run (its id, name or folder).", complete_files_and_runs)
+Shuffle = Annotated[
+    int | None, typer.Option(metavar="SEED", help=_shuffle, rich_help_panel=SELECTION_PANEL)
+]
+_file_or_run = argument(
+    "FILE|RUN", "A pipeline file, or a run (its id, name or folder).", complete_files_and_runs
+)
 PipelineOrRun = Annotated[str, _file_or_run]
 PipelineArgument = Annotated[str | None, _file_or_run]
 _no_import = "Read the hooks' source and run none of it: for a file that you do not trust."
 NoImport = Annotated[bool, typer.Option("--no-import", help=_no_import)]
 _run = "A path, an id, a part of one, a name, or latest; the newest run if left out."
 RunArgument = Annotated[str | None, argument("RUN", _run, complete_runs)]
-_saved = "A path, an id, a part of one, or a name (by default the newest run's): its newest run with a checkpoint."
+_saved = (
+    "A path, an id, a part of one, or a name (by default the newest run's): its newest run with a"
+    " checkpoint."
+)
 RunWithCheckpoint = Annotated[str | None, argument("RUN", _saved, complete_runs)]
-_watched = "A path, an id, a part of one, a name, or latest. By default the newest run that trains, else the newest."
+_watched = (
+    "A path, an id, a part of one, a name, or latest. By default the newest run that trains, else"
+    " the newest."
+)
 RunToWatch = Annotated[str | None, argument("RUN", _watched, complete_runs)]
 RunName = Annotated[str, argument("RUN", "A path, an id, a part of one, or a name.", complete_runs)]
 RunsFolder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of runs.")]

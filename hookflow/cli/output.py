@@ -28,7 +28,9 @@ FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def echo(text: str, *, coloured: bool = False) -> None:
-    """Print a text of one or more lines, with a dot for each control character; `coloured` keeps our own colours."""
+    """Print a text of one or more lines, with a dot for each control character;
+    `coloured` keeps our own colours.
+    """
     if text.replace("\n", "").isprintable():  # in C: it may have 10,000 lines
         print(text)
         return
@@ -72,7 +74,9 @@ def warn_of(text: str, level: str = "info") -> None:
 
 
 def has_terminal() -> bool:
-    """Say whether the dashboard can be shown: it reads the standard input, and paints on the standard error."""
+    """Say whether the dashboard can be shown: it reads the standard input,
+    and paints on the standard error.
+    """
     streams = (sys.stdin, sys.stdout, sys.stderr)
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
 
@@ -97,20 +101,29 @@ def show_transient_line(text: str) -> Iterator[None]:
 
 
 def check_terminal() -> None:
-    """Raise UserError where standard input or standard error is no terminal: the dashboard would never get a key."""
+    """Raise UserError where standard input or standard error is no terminal:
+    the dashboard would never get a key.
+    """
     if not (IN_BROWSER or (sys.stdin.isatty() and sys.stderr.isatty())):
-        raise UserError(Problem("the dashboard needs a terminal", Where("--ui"), "lines need none: --ui plain"))
+        raise UserError(
+            Problem("the dashboard needs a terminal", Where("--ui"), "lines need none: --ui plain")
+        )
 
 
 def echo_error(error: UserError) -> None:
     """Print all that the user did wrong; on a terminal, in colours."""
     with suppress(OSError):  # the exit code says it
-        print(error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ), file=sys.stderr, flush=True)
+        print(
+            error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ),
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 @contextmanager
 def exit_after_traceback() -> Iterator[None]:
-    """Exit with 1 when something raises, with its traceback printed once, and with 130 after Ctrl-C.
+    """Exit with 1 when something raises, with its traceback printed once, and with 130 after
+    Ctrl-C.
 
     A UserError goes through, to be printed.
     """
@@ -132,7 +145,9 @@ def exit_after_traceback() -> Iterator[None]:
 
 @contextmanager
 def open_output_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write: it is there once all is written. Raises UserError when it cannot be written."""
+    """Open a file to write: it is there once all is written. Raises UserError when it cannot be
+    written.
+    """
     from hookflow.events.rundir import open_replacement
 
     try:
@@ -154,7 +169,9 @@ def write_file(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Make the folder of a file that is written in the end. Raises UserError where the file cannot be."""
+    """Make the folder of a file that is written in the end. Raises UserError where the file cannot
+    be.
+    """
     from tempfile import TemporaryFile
 
     try:
@@ -168,7 +185,9 @@ def check_writable(path: Path) -> None:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None = None) -> list[str]:
-    """Return a table's lines: each cell below the one above it; the last column is wrapped to fit `width`, if given."""
+    """Return a table's lines: each cell below the one above it;
+    the last column is wrapped to fit `width`, if given.
+    """
     if not rows:
         return []
     *cells, last = [_make_column_printable(column) for column in zip(*rows, strict=True)]

@@ -25,17 +25,21 @@ RAISED_AGAIN = (UserError, OSError, typer.Exit)
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A run that is ready to be started; `claim` takes the place of its locks where the file system knows none."""
+    """A run that is ready to be started; `claim` takes the place of its locks
+    where the file system knows none.
+    """
 
     path: Path
     claim: Path | None
 
 
 def prepare_in_child(find: Callable[[], RunDir]) -> RunDir:
-    """Return the run that `find` returns in a forked process; locks that it keeps are this process's own then.
+    """Return the run that `find` returns in a forked process; locks that it keeps are this
+    process's own then.
 
-    To compile the user's hooks imports their modules, and torch with them: 200 MB, which a viewer would keep. Raises
-    what `find` raises, if it is one of `RAISED_AGAIN`; after another error, which is printed, the command ends.
+    To compile the user's hooks imports their modules, and torch with them: 200 MB, which a viewer
+    would keep. Raises what `find` raises, if it is one of `RAISED_AGAIN`; after another error,
+    which is printed, the command ends.
     """
     from hookflow.runner.process.launch import keep
 
@@ -73,7 +77,9 @@ def _receive(ours: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _prepare(find: Callable[[], RunDir], theirs: socket.socket) -> NoReturn:
-    """Prepare the run in the child; send it, or what was raised, and end once the parent has taken it over."""
+    """Prepare the run in the child; send it, or what was raised,
+    and end once the parent has taken it over.
+    """
     from hookflow.runner.process.launch import take_kept
 
     code = 0
@@ -81,7 +87,9 @@ def _prepare(find: Callable[[], RunDir], theirs: socket.socket) -> NoReturn:
     try:
         run_dir = find()
         locks = take_kept(run_dir)
-        message = pickle.dumps(PreparedRun(run_dir.path, transfer_claim_of_locks(locks, os.getppid())))
+        message = pickle.dumps(
+            PreparedRun(run_dir.path, transfer_claim_of_locks(locks, os.getppid()))
+        )
     except RAISED_AGAIN as error:
         message = pickle.dumps(error)
     except KeyboardInterrupt:

@@ -1,4 +1,6 @@
-"""`hookflow rerun`: iterations of a recorded run once more, compared with the recording, with more hooks."""
+"""`hookflow rerun`: iterations of a recorded run once more,
+compared with the recording, with more hooks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ PDB_HELP = "Stop in Python's debugger before iteration N."
 BATCH_FILE_HELP = "Save the batch of iteration N there, by torch.save."
 TRACE_HELP = "Record the K iterations as a timeline, for `hookflow export --format perfetto`."
 CODE_HELP = "The code to run: as the run has recorded it, or as it is now."
-WITH_HELP = "A hook that watches, too: one of hookflow's by its name, or ./file.py:Name. Repeatable."
+WITH_HELP = (
+    "A hook that watches, too: one of hookflow's by its name, or ./file.py:Name. Repeatable."
+)
 MAX_ROWS = 30
 """How many numbers of the added hooks are shown."""
 
@@ -44,12 +48,20 @@ MAX_ITERATIONS = 8
 def rerun(
     run: options.RunName,
     at: Annotated[int, typer.Option("--at", min=1, metavar="N", help="The iteration to look at.")],
-    for_: Annotated[int, typer.Option("--for", min=1, metavar="K", help="How many iterations, from N on.")] = 20,
-    with_: Annotated[list[str] | None, typer.Option("--with", metavar="USE", help=WITH_HELP)] = None,
+    for_: Annotated[
+        int, typer.Option("--for", min=1, metavar="K", help="How many iterations, from N on.")
+    ] = 20,
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", metavar="USE", help=WITH_HELP)
+    ] = None,
     without: options.Without = None,
     set_: options.Overrides = None,
-    save_batch: Annotated[Path | None, typer.Option("--save-batch", metavar="FILE", help=BATCH_FILE_HELP)] = None,
-    code: Annotated[Literal["recorded", "current"], typer.Option("--code", help=CODE_HELP)] = "recorded",
+    save_batch: Annotated[
+        Path | None, typer.Option("--save-batch", metavar="FILE", help=BATCH_FILE_HELP)
+    ] = None,
+    code: Annotated[
+        Literal["recorded", "current"], typer.Option("--code", help=CODE_HELP)
+    ] = "recorded",
     trace: Annotated[bool, typer.Option("--trace", help=TRACE_HELP)] = False,
     debug: Annotated[bool, typer.Option("--pdb", help=PDB_HELP)] = False,
     format_: options.FormatOption = "text",
@@ -57,12 +69,14 @@ def rerun(
 ) -> None:
     """Do iterations of a run again, and compare what they log.
 
-    It starts from the newest checkpoint before iteration N, or at the beginning, and ends K iterations later. More
-    hooks may watch, and hooks may be left out to see what would have been. The run is only read: what the rerun records
-    is in a folder of its own, whose name is printed. A run of several ranks is done again by as many.
+    It starts from the newest checkpoint before iteration N, or at the beginning, and ends K
+    iterations later. More hooks may watch, and hooks may be left out to see what would have been.
+    The run is only read: what the rerun records is in a folder of its own, whose name is printed. A
+    run of several ranks is done again by as many.
 
-    Where the code has changed since, the recorded code is run, in a copy of the project that links to all other files.
-    With `--code current` the code is run as it is now, and named as a cause where numbers differ.
+    Where the code has changed since, the recorded code is run, in a copy of the project that links
+    to all other files. With `--code current` the code is run as it is now, and named as a cause
+    where numbers differ.
 
     Exits with 0 if every number is the recorded one, to the bit, with 1 if one is not.
 
@@ -79,7 +93,11 @@ def rerun(
     records = event_log(run_dir.events).read_all()
     done = _last_iteration(records)
     if at > done + 1:  # the next one may be that which has raised
-        raise UserError(Problem(f"the run {run_dir.id} has done {format_count(done, 'iteration')}", Where("--at")))
+        raise UserError(
+            Problem(
+                f"the run {run_dir.id} has done {format_count(done, 'iteration')}", Where("--at")
+            )
+        )
     end = at + for_ - 1
     parent = _before(run_dir, at)
     begin = 0
@@ -90,7 +108,9 @@ def rerun(
     folder = Path(tempfile.mkdtemp(prefix="hookflow-rerun-", dir=find_temporary_folder()))
     project = _choose_project(run_dir, at, folder, recorded=code == "recorded")
     changes = [*tools, *(set_ or ())]
-    target, left_out = _target(run_dir, parent, end, with_ or (), tuple(without or ()), changes, project.base)
+    target, left_out = _target(
+        run_dir, parent, end, with_ or (), tuple(without or ()), changes, project.base
+    )
     again = _train_rerun(target, parent, world, folder, project)
     new_records = event_log(again.events).read_all()
     is_reduced = bool(without or left_out)
@@ -113,7 +133,9 @@ def rerun(
         if parent is not None:
             start = parent.checkpoint
         is_changed = bool(with_ or without or set_)
-        lines = _report(result, reasons, at, reached, f"{run_dir.id} from {start}", probes=is_changed)
+        lines = _report(
+            result, reasons, at, reached, f"{run_dir.id} from {start}", probes=is_changed
+        )
         echo("\n".join(lines))
         if left_out:
             echo(f"  left out, since it writes outside the run: {', '.join(left_out)}")
@@ -122,7 +144,10 @@ def rerun(
         if falls_short:
             echo(f"  it has ended early: the run has done {format_count(done, 'iteration')}")
         if trace:
-            echo(f"the trace, for ui.perfetto.dev: hookflow export {again.path} --format perfetto --out trace.json")
+            echo(
+                f"the trace, for ui.perfetto.dev: hookflow export {again.path} --format perfetto"
+                " --out trace.json"
+            )
         echo(f"the rerun: hookflow show {again.path}")
     raise typer.Exit(int(bool(result.unlike) or falls_short))
 
@@ -144,7 +169,9 @@ def _last_iteration(records: Sequence[Mapping[str, Any]]) -> int:
 def _changed_facts(
     records: Sequence[Mapping[str, Any]], new_records: Sequence[Mapping[str, Any]], begin: int
 ) -> Iterator[str]:
-    """Yield which facts of the machine differ between the attempt that did iteration `begin` and the rerun."""
+    """Yield which facts of the machine differ between the attempt that did
+    iteration `begin` and the rerun.
+    """
     from hookflow.rerun.comparison import find_causes
 
     attempts = [record for record in records if record["k"] == "run" and record["it"] <= begin]
@@ -177,16 +204,22 @@ def _list_tool_overrides(
         yield override(BatchSaver, at=at, file=str(batch.absolute()))
     if debug:
         if world > 1 or not sys.stdin.isatty():
-            raise UserError(Problem("--pdb needs a terminal, and a run of one process", Where("--pdb")))
+            raise UserError(
+                Problem("--pdb needs a terminal, and a run of one process", Where("--pdb"))
+            )
         yield override(IterationDebugger, at=at)
     if trace:
         if iters > MOST_TRACED:  # the stamps of all are kept until the last is over
-            raise UserError(Problem(f"--trace records at most {MOST_TRACED:,} iterations", Where("--for")))
+            raise UserError(
+                Problem(f"--trace records at most {MOST_TRACED:,} iterations", Where("--for"))
+            )
         yield override(IterationTracer, at=at, iters=iters)
 
 
 def _before(run_dir: RunDir, at: int) -> Parent | None:
-    """Return the newest checkpoint before iteration `at` that is whole, or that the run was forked from; or None."""
+    """Return the newest checkpoint before iteration `at` that is whole,
+    or that the run was forked from; or None.
+    """
     from hookflow.events.rundir import Parent
     from hookflow.runner.checkpoint.held import find_parent_checkpoint
     from hookflow.runner.checkpoint.manifest import find_damage, list_checkpoints, read_manifest
@@ -201,11 +234,18 @@ def _before(run_dir: RunDir, at: int) -> Parent | None:
     if forked is None:
         return None
     if forked.it >= at:
-        raise UserError(Problem(f"iteration {at} is before {run_dir.id}: it is one of {forked.run}", Where("--at")))
+        raise UserError(
+            Problem(
+                f"iteration {at} is before {run_dir.id}: it is one of {forked.run}", Where("--at")
+            )
+        )
     start = find_parent_checkpoint(run_dir, forked)
     found_damage = find_damage(start, thorough=False)
     if found_damage:
-        message = f"iteration {at} would be done again from {forked}, where {run_dir.id} begins: {found_damage}"
+        message = (
+            f"iteration {at} would be done again from {forked}, where {run_dir.id} begins:"
+            f" {found_damage}"
+        )
         raise UserError(Problem(message, Where("--at")))
     return forked._replace(path=str(start.absolute()))
 
@@ -219,7 +259,8 @@ def _target(
     changes: Iterable[str],
     base: Path,
 ) -> tuple[Target, tuple[str, ...]]:
-    """Return the recorded pipeline with the hooks that watch, an end, and `changes`; and the hooks that are left out.
+    """Return the recorded pipeline with the hooks that watch, an end, and `changes`; and the hooks
+    that are left out.
 
     It writes nothing outside the rerun's folder. The pipeline's own files are relative to `base`.
     """
@@ -255,9 +296,11 @@ def _target(
 
 @dataclass(frozen=True, slots=True)
 class RerunProject:
-    """The code that a rerun runs: the folder that the pipeline's own files are relative to, and what was recorded.
+    """The code that a rerun runs: the folder that the pipeline's own files are relative to, and
+    what was recorded.
 
-    `copy` is the folder with the copy of the project where the recorded code is not the one on the disk.
+    `copy` is the folder with the copy of the project where the recorded code is not the one on the
+    disk.
     """
 
     base: Path
@@ -266,7 +309,9 @@ class RerunProject:
 
 
 def _choose_project(run_dir: RunDir, at: int, folder: Path, *, recorded: bool) -> RerunProject:
-    """Return the project to run iteration `at` with; a copy in `folder` where the `recorded` code has changed since."""
+    """Return the project to run iteration `at` with;
+    a copy in `folder` where the `recorded` code has changed since.
+    """
     from hookflow.events.recorded_code import code_before, compare_code, name_changes
     from hookflow.events.rundir import short
     from hookflow.pipeline.load import load
@@ -278,7 +323,8 @@ def _choose_project(run_dir: RunDir, at: int, folder: Path, *, recorded: bool) -
     if code is None:
         print_error(f"the code of {run_dir.id} was not recorded: this runs the code as it is now")
         return RerunProject(base, None)
-    load(short(run_dir.pipeline), recorded=True)  # which masks the values of the environment, as the record does
+    # Which masks the values of the environment, as the record does.
+    load(short(run_dir.pipeline), recorded=True)
     changes = compare_code(code, code.on_disk(project_root(base)))
     if not changes:
         return RerunProject(base, code)
@@ -292,7 +338,9 @@ def _choose_project(run_dir: RunDir, at: int, folder: Path, *, recorded: bool) -
     try:
         copy.write()
     except OSError as error:
-        raise UserError(Problem(f"the recorded code cannot be written to {top}: {error.strerror}")) from None
+        raise UserError(
+            Problem(f"the recorded code cannot be written to {top}: {error.strerror}")
+        ) from None
     copy.import_first()
     return RerunProject(copy.find_place(Path(os.path.realpath(base))), code, top)
 
@@ -308,7 +356,9 @@ def _use(use: str) -> str:
 
 
 def _name_for(use: str, names: set[str]) -> str:
-    """Return a name for a hook that none of `names` is: that of its class, with a number if need be."""
+    """Return a name for a hook that none of `names` is: that of its class,
+    with a number if need be.
+    """
     class_name = use.rpartition(":")[2].rpartition(".")[2].lower()
     name = class_name
     number = 1
@@ -327,18 +377,21 @@ def _list_unthrottling_overrides(pipeline: Pipeline) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RerunConfinement:
-    """The measures that keep a rerun from writing outside its own folder: overrides, and hooks that are left out."""
+    """The measures that keep a rerun from writing outside its own folder: overrides,
+    and hooks that are left out.
+    """
 
     overrides: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
 def _make_confinement(recorded: Loaded, base: Path, without: Collection[str]) -> RerunConfinement:
-    """Return the changes after which a recorded pipeline has no writers, notifications, or hooks that write elsewhere.
+    """Return the changes after which a recorded pipeline has no writers, notifications, or hooks
+    that write elsewhere.
 
-    The class of each hook decides, so that a subclass, and a class named by its path, count as what they are. The
-    user's own files are relative to `base`; hooks in `without` are not looked at, nor are those that cannot be found,
-    which compiling the pipeline reports.
+    The class of each hook decides, so that a subclass, and a class named by its path, count as what
+    they are. The user's own files are relative to `base`; hooks in `without` are not looked at, nor
+    are those that cannot be found, which compiling the pipeline reports.
     """
     from hookflow.hooks.spec import find_specs
 
@@ -380,8 +433,11 @@ def _without_arguments(
         yield f"hooks.{spec.name}.args={as_toml(kept)}"
 
 
-def _train_rerun(target: Target, parent: Parent | None, world: int, folder: Path, project: RerunProject) -> RunDir:
-    """Train in this process, or by ranks; return the directory of the rerun, which may have raised as the run did.
+def _train_rerun(
+    target: Target, parent: Parent | None, world: int, folder: Path, project: RerunProject
+) -> RunDir:
+    """Train in this process, or by ranks; return the directory of the rerun, which may have raised
+    as the run did.
 
     Exits with 2 after a user's mistake, and with 130 or 143 after a signal.
     """
@@ -408,28 +464,47 @@ def _train_rerun(target: Target, parent: Parent | None, world: int, folder: Path
 def _report(
     result: Comparison, why: Sequence[str], at: int, reached: int, named: str, *, probes: bool
 ) -> Iterator[str]:
-    """Yield the lines on what is equal, on the first number that differs, and on what the added hooks have logged."""
+    """Yield the lines on what is equal, on the first number that differs,
+    and on what the added hooks have logged.
+    """
     yield f"iterations {result.begin + 1:,} to {min(reached, result.end):,} of {named}"
     names = "no name"
     if result.names:
         names = f"{format_count(len(result.names), 'name')} ({first_few(result.names)})"
     if not result.unlike:
-        yield f"  {format_count(result.compared, 'number')} of {names}: every one is as recorded, to the bit"
+        yield (
+            f"  {format_count(result.compared, 'number')} of {names}: every one is as recorded, to"
+            " the bit"
+        )
     else:
         first = result.unlike[0]
         now = "nothing"
         if first.now is not None:
             now = repr(first.now)
-        yield f"  first difference in iteration {first.iter:,}: {first.name} was {first.recorded!r}, and is {now}"
-        yield f"  {len(result.unlike):,} of {format_count(result.compared, 'number')} of {names} differ"
+        yield (
+            f"  first difference in iteration {first.iter:,}: {first.name} was {first.recorded!r},"
+            f" and is {now}"
+        )
+        yield (
+            f"  {len(result.unlike):,} of {format_count(result.compared, 'number')} of {names}"
+            " differ"
+        )
         for cause in why:
             yield f"  {cause}"
         if probes:
-            yield "  hooks or keys are not those of the run: a rerun without that tells whether it made the difference"
+            yield (
+                "  hooks or keys are not those of the run: a rerun without that tells whether it"
+                " made the difference"
+            )
         elif not why:
-            yield "  a hook may read the clock, or a command have changed the run: hookflow show lists commands"
+            yield (
+                "  a hook may read the clock, or a command have changed the run: hookflow show"
+                " lists commands"
+            )
     if result.measured:
-        yield f"  not compared, since a clock or the machine makes them: {', '.join(result.measured)}"
+        yield (
+            f"  not compared, since a clock or the machine makes them: {', '.join(result.measured)}"
+        )
     if result.silent:
         yield f"  not compared, since no hook of the rerun logs them: {', '.join(result.silent)}"
     yield from _format_added_numbers(result.more, at)
@@ -457,4 +532,7 @@ def _format_added_numbers(more: Mapping[str, Mapping[int, float]], at: int) -> I
     yield ""
     yield from columns(rows, "  ")
     if len(names) > MAX_ROWS or len(iterations) > MAX_ITERATIONS:
-        yield f"  of {format_count(len(names), 'number')} in {format_count(len(iterations), 'iteration')}"
+        yield (
+            f"  of {format_count(len(names), 'number')} in"
+            f" {format_count(len(iterations), 'iteration')}"
+        )

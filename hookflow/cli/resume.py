@@ -1,4 +1,6 @@
-"""`hookflow run --resume`: find the run, compare its pipeline, and check that the change is allowed."""
+"""`hookflow run --resume`: find the run, compare its pipeline,
+and check that the change is allowed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class PipelineChanges:
     dir: Path | None = None
 
     def load(self, path: Path) -> Loaded:
-        """Load a pipeline file with the changes made. Raises UserError with everything that is wrong."""
+        """Load a pipeline file with the changes made. Raises UserError with everything that is
+        wrong.
+        """
         from hookflow.service.pipelines import read_pipeline
 
         overrides = list(self.overrides)
@@ -79,20 +83,26 @@ def _parse_target(target: str | None, changes: PipelineChanges) -> ResumeTarget:
     if colon:
         parent = str(target)
         if named.file is not None:
-            parent = f"{run_argument(find_run(named.run, named.root, having=has_checkpoint))}:{checkpoint}"
+            run = find_run(named.run, named.root, having=has_checkpoint)
+            parent = f"{run_argument(run)}:{checkpoint}"
         raise UserError(_checkpoint_problem(str(target), parent))
     return named
 
 
 def prepare_resume(
-    target: str | None, changes: PipelineChanges, *, allow_changed_hooks: bool = False, strict: bool = False
+    target: str | None,
+    changes: PipelineChanges,
+    *,
+    allow_changed_hooks: bool = False,
+    strict: bool = False,
 ) -> RunDir:
-    """Return the run to resume, once what differs from its recording is shown, accepted, and written down beside it.
+    """Return the run to resume, once what differs from its recording is shown, accepted, and
+    written down beside it.
 
-    `target` is a run, or a pipeline file: then its newest run is resumed by the file as it is now, with the `--set` and
-    `--without` of the start of the run. Raises UserError with each change that a resumed run cannot make, and ends the
-    command when nothing is left to do, also where torchrun has started it. With `strict` a change of the code is
-    refused, too.
+    `target` is a run, or a pipeline file: then its newest run is resumed by the file as it is now,
+    with the `--set` and `--without` of the start of the run. Raises UserError with each change that
+    a resumed run cannot make, and ends the command when nothing is left to do, also where torchrun
+    has started it. With `strict` a change of the code is refused, too.
     """
     from hookflow.events.run_lock import release
     from hookflow.events.rundir import resume_command
@@ -113,9 +123,13 @@ def prepare_resume(
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         rollback_resume(run_dir)  # what a resume that was killed has left
-        newest, _ = find_newest_good(list_checkpoints(run_dir.checkpoints), partial(find_damage, thorough=False))
+        newest, _ = find_newest_good(
+            list_checkpoints(run_dir.checkpoints), partial(find_damage, thorough=False)
+        )
         _check_version(run_dir)
-        then = Target(f"{run_dir.id} as it was recorded", *read_recorded(run_dir.path), run_dir.base())
+        then = Target(
+            f"{run_dir.id} as it was recorded", *read_recorded(run_dir.path), run_dir.base()
+        )
         now = then
         is_changed = named.file is not None or changes.any_of_keys()
         if is_changed:
@@ -147,7 +161,10 @@ def _run_of_checkpoint(checkpoint: str, root: Path) -> str:
     if run_above(Path(checkpoint)) is not None:
         raise UserError(_checkpoint_problem(checkpoint, checkpoint))
     run_dir = restore_run(Path(checkpoint), root)
-    print_error(f"{short(run_dir.path)} is made again from {checkpoint}: what was logged before is not in it")
+    print_error(
+        f"{short(run_dir.path)} is made again from {checkpoint}: what was logged before is not"
+        " in it"
+    )
     return str(run_dir.path)
 
 
@@ -165,11 +182,16 @@ def _check_version(run_dir: RunDir) -> None:
     version = facts.get("version", VERSION)
     if version > VERSION:
         author = f"hookflow {facts.get('hookflow', '')} recorded {run_dir.id} in format {version}"
-        raise UserError(Problem(f"{author}, and this version reads format {VERSION}", hint="update hookflow"))
+        raise UserError(
+            Problem(f"{author}, and this version reads format {VERSION}", hint="update hookflow")
+        )
 
 
-def _read_target(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, changes: PipelineChanges) -> Target:
-    """Return the pipeline to run: the file, or without one the recorded pipeline, with the changes made.
+def _read_target(
+    run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, changes: PipelineChanges
+) -> Target:
+    """Return the pipeline to run: the file, or without one the recorded pipeline, with the changes
+    made.
 
     `hooks` are those of the file.
     """
@@ -178,24 +200,34 @@ def _read_target(run_dir: RunDir, file: Path | None, hooks: Collection[str] | No
 
     if file is None:
         return as_recorded(run_dir, run_dir.path, changes)
-    kept = list(_list_kept_overrides(run_dir.describe().get("overrides", []), changes.overrides, hooks))
+    kept = list(
+        _list_kept_overrides(run_dir.describe().get("overrides", []), changes.overrides, hooks)
+    )
     shuffle = changes.shuffle
     if shuffle is None:
         shuffle = read_recorded_plan(run_dir).shuffle
     if kept:
         options = " ".join(f"--set {override}" for override in kept)
         print_error(f"kept from the start of the run: {options}")
-    loaded = read_pipeline(file, (*kept, *changes.overrides), without=changes.without, only=changes.only)
+    loaded = read_pipeline(
+        file, (*kept, *changes.overrides), without=changes.without, only=changes.only
+    )
     plan = valid_plan(loaded, shuffle=shuffle, begins=False)
     return Target(str(file), loaded, plan, file.parent)
 
 
 def as_recorded(
-    run_dir: RunDir, folder: Path, changes: PipelineChanges, hooks: Iterable[Override] = (), base: Path | None = None
+    run_dir: RunDir,
+    folder: Path,
+    changes: PipelineChanges,
+    hooks: Iterable[Override] = (),
+    base: Path | None = None,
 ) -> Target:
-    """Return the pipeline that a run has recorded in its directory or in a checkpoint (`folder`), with the changes.
+    """Return the pipeline that a run has recorded in its directory or in a checkpoint (`folder`),
+    with the changes.
 
-    They are made after `hooks` are added. The pipeline's own files are relative to `base`, that of the run if left out.
+    They are made after `hooks` are added. The pipeline's own files are relative to `base`, that of
+    the run if left out.
     """
     from hookflow.events.initial_weights import read_recorded_weights
     from hookflow.events.rundir import short
@@ -211,18 +243,29 @@ def as_recorded(
         _, recorded_plan = read_recorded(folder)
         shuffle = recorded_plan.shuffle
     overrides: tuple[str | Override, ...] = (*hooks, *changes.overrides)
-    loaded = read_pipeline(short(file), overrides, without=changes.without, only=changes.only, base=base)
+    loaded = read_pipeline(
+        short(file), overrides, without=changes.without, only=changes.only, base=base
+    )
     plan = valid_plan(loaded, base, shuffle, begins=False)
     changed = " ".join(loaded.overrides) or f"--shuffle {shuffle}"
     kept = _list_kept_overrides(facts.get("overrides", []), changes.overrides, None)
     all_overrides = dict.fromkeys((*kept, *loaded.overrides))  # each once
     source = Path(facts.get("source", file))
-    loaded = replace(loaded, source=source, overrides=tuple(all_overrides), weights=read_recorded_weights(run_dir))
+    loaded = replace(
+        loaded,
+        source=source,
+        overrides=tuple(all_overrides),
+        weights=read_recorded_weights(run_dir),
+    )
     return Target(f"{run_dir.id} with {changed}", loaded, plan, base)
 
 
-def _list_kept_overrides(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None) -> Iterator[str]:
-    """Yield the recorded overrides that no new one replaces; not those of hooks that the file no longer has."""
+def _list_kept_overrides(
+    recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None
+) -> Iterator[str]:
+    """Yield the recorded overrides that no new one replaces;
+    not those of hooks that the file no longer has.
+    """
     from hookflow.pipeline.layers import OTHER_LENGTH
 
     recorded_keys = [_key(override) for override in recorded]
@@ -248,11 +291,24 @@ def _key(override: str) -> tuple[str, ...]:
         return ()
 
 
-def _accept(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target, *, allow_changed_hooks: bool) -> None:
-    """Show what differs. Raises UserError with each change that a run cannot make once it has a checkpoint."""
+def _accept(
+    run_dir: RunDir,
+    checkpoint: Path | None,
+    then: Target,
+    now: Target,
+    *,
+    allow_changed_hooks: bool,
+) -> None:
+    """Show what differs. Raises UserError with each change that a run cannot make once it has a
+    checkpoint.
+    """
     from hookflow.events.rundir import run_argument
     from hookflow.graph.plan import difference
-    from hookflow.runner.checkpoint.resume_rules import ChangeRule, changed_hooks, find_changes_since
+    from hookflow.runner.checkpoint.resume_rules import (
+        ChangeRule,
+        changed_hooks,
+        find_changes_since,
+    )
     from hookflow.service.differences import difference_lines
 
     if now is then:
@@ -287,20 +343,25 @@ def _check_newest(chosen: RunDir, newest: RunDir) -> None:
 
     if chosen.path == newest.path:
         return
-    text = f"the newest run, {newest.id}, has no checkpoint: it has ended before its first iteration"
+    text = (
+        f"the newest run, {newest.id}, has no checkpoint: it has ended before its first iteration"
+    )
     end = read_run_summary(chosen, time.time()).state.end
     if end is None or end["status"] != "finished":
         print_error(f"{text}; resuming {chosen.id}, which is older")
         return
     begin = f"to begin {newest.id} again: hookflow run --resume {run_argument(newest)}"
     go_on = f"to go on with {chosen.id}: hookflow run --resume {run_argument(chosen)}"
-    raise UserError(Problem(f"{text}. {chosen.id} is older and finished", hint=f"{begin}\n    {go_on}"))
+    raise UserError(
+        Problem(f"{text}. {chosen.id} is older and finished", hint=f"{begin}\n    {go_on}")
+    )
 
 
 def _nothing_left(run_dir: RunDir, checkpoint: Path | None, then: Target, now: Target) -> str:
     """Return the message for a run that has nothing left to do; "" for any other.
 
-    It has finished at the length that it is to have; or a hook has ended it early, and nothing is changed.
+    It has finished at the length that it is to have; or a hook has ended it early, and nothing is
+    changed.
     """
     from hookflow.events.rundir import run_argument
     from hookflow.graph.plan import difference

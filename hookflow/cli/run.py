@@ -1,6 +1,8 @@
-"""The commands run and fork: train, with the live dashboard where there is a terminal and plain lines elsewhere.
+"""The commands run and fork: train, with the live dashboard where there is a terminal and plain
+lines elsewhere.
 
-A fork is a new run that begins with the state of a checkpoint, and may differ from the run that saved it.
+A fork is a new run that begins with the state of a checkpoint, and may differ from the run that
+saved it.
 """
 
 from __future__ import annotations
@@ -47,14 +49,22 @@ if TYPE_CHECKING:
     from hookflow.service.pipelines import Target
     from hookflow.trials.temporary_run import DryRun
 
-RESUME_HELP = "Resume the newest run of FILE with the file as it is now, or the named run as recorded."
+RESUME_HELP = (
+    "Resume the newest run of FILE with the file as it is now, or the named run as recorded."
+)
 CHANGED_HOOKS_HELP = "With --resume: accept other hooks than the checkpoint's."
 DRY_RUN_HELP = "Build everything and fire every point once; keep nothing."
-OVERFIT_HELP = "Train on the first N batches only, or a share of them (1%), to see whether the model can learn them."
+OVERFIT_HELP = (
+    "Train on the first N batches only, or a share of them (1%), to see whether the model can learn"
+    " them."
+)
 NPROC_HELP = "Number of processes (ranks) that train together; auto: one per GPU."
 STRICT_HELP = "With --resume: refuse to go on where the code has changed since the checkpoint."
 STARTED_BY_TORCHRUN = "torchrun has started this process"
-PARENT_HELP = "A run (its newest good checkpoint), RUN:CHECKPOINT such as cifar:best, or a checkpoint's folder."
+PARENT_HELP = (
+    "A run (its newest good checkpoint), RUN:CHECKPOINT such as cifar:best, or a checkpoint's"
+    " folder."
+)
 FORK_FILE_HELP = "The pipeline of the fork; left out, the one that the checkpoint was saved with."
 RESTARTS_HELP = "Restart all ranks from the last checkpoint when one fails, up to K times."
 
@@ -62,7 +72,9 @@ DIR_HELP = "The folder of runs; overrides run.dir."
 RunsDir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help=DIR_HELP)]
 Test = Annotated[bool, typer.Option("--test", help="Run the test after training.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")]
-InProcess = Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")]
+InProcess = Annotated[
+    bool, typer.Option("--in-process", help="Train in this process, for a debugger.")
+]
 Nproc = Annotated[str | None, typer.Option(metavar="N|auto", help=NPROC_HELP, show_default=False)]
 MaxRestarts = Annotated[int, typer.Option(min=0, metavar="K", help=RESTARTS_HELP)]
 
@@ -71,7 +83,9 @@ def run(
     target: options.PipelineArgument = None,
     set_: options.Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help=RESUME_HELP)] = False,
-    allow_changed_hooks: Annotated[bool, typer.Option("--allow-changed-hooks", help=CHANGED_HOOKS_HELP)] = False,
+    allow_changed_hooks: Annotated[
+        bool, typer.Option("--allow-changed-hooks", help=CHANGED_HOOKS_HELP)
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help=STRICT_HELP)] = False,
     without: options.Without = None,
     only: options.Only = None,
@@ -88,10 +102,11 @@ def run(
 ) -> None:
     """Train a pipeline, shown live.
 
-    The training runs in its own process: it goes on when this terminal closes, and `hookflow watch` shows it again.
-    Without the dashboard, Ctrl+C ends it at the next safe point, with a checkpoint, and a second Ctrl+C at once; in the
-    dashboard it asks, and a second one leaves it training. `--resume` resumes from the checkpoint, and warns of each
-    file of the code that has changed since; with `--strict` it refuses to go on then.
+    The training runs in its own process: it goes on when this terminal closes, and `hookflow watch`
+    shows it again. Without the dashboard, Ctrl+C ends it at the next safe point, with a checkpoint,
+    and a second Ctrl+C at once; in the dashboard it asks, and a second one leaves it training.
+    `--resume` resumes from the checkpoint, and warns of each file of the code that has changed
+    since; with `--strict` it refuses to go on then.
 
     Example: `hookflow run pipelines/cifar.toml --set run.max_epochs=2`
     """
@@ -100,14 +115,20 @@ def run(
         overrides.append("run.test=true")
     if overfit is not None:
         overrides.append(f"run.overfit={overfit}")  # a share stands for itself: it is no TOML
-    changes = PipelineChanges(tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir)
+    changes = PipelineChanges(
+        tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir
+    )
     start = StartOptions(ui, detach, in_process, nproc, max_restarts)
     torchrun = start.by_torchrun
     if strict and not resume:
         hint = "hookflow check --strict refuses warnings of a pipeline"
-        raise UserError(Problem("--strict compares the code with that of a checkpoint", Where("--resume"), hint))
+        raise UserError(
+            Problem("--strict compares the code with that of a checkpoint", Where("--resume"), hint)
+        )
     if dry_run and not torchrun:
-        start.reject_process_options("--dry-run does everything once, in this process", {"--resume": resume})
+        start.reject_process_options(
+            "--dry-run does everything once, in this process", {"--resume": resume}
+        )
         _run_dry(*compiled(target, changes, warns=True))
         return
 
@@ -115,7 +136,9 @@ def run(
         if dry_run:
             _reject_options(STARTED_BY_TORCHRUN, {"--dry-run": dry_run})
         if resume:
-            return prepare_resume(target, changes, allow_changed_hooks=allow_changed_hooks, strict=strict)
+            return prepare_resume(
+                target, changes, allow_changed_hooks=allow_changed_hooks, strict=strict
+            )
         from hookflow.runner.process.launch import new_run
 
         return new_run(*compiled(target, changes, warns=detach and not torchrun))
@@ -124,7 +147,9 @@ def run(
 
 
 def fork(
-    parent: Annotated[str, options.argument("RUN[:CHECKPOINT]", PARENT_HELP, options.complete_runs)],
+    parent: Annotated[
+        str, options.argument("RUN[:CHECKPOINT]", PARENT_HELP, options.complete_runs)
+    ],
     file: Annotated[Path | None, options.argument("[FILE]", FORK_FILE_HELP)] = None,
     set_: options.Overrides = None,
     without: options.Without = None,
@@ -140,17 +165,18 @@ def fork(
 ) -> None:
     """Train a new run from the state of a checkpoint.
 
-    Weights, optimizer, averages, random generators and the place in the data are the parent's. A fork may change what
-    a resume refuses: the learning rate, other settings of the optimizer, the batch size, the length, hooks, data, the
-    task.
-    The parent is only read.
+    Weights, optimizer, averages, random generators and the place in the data are the parent's. A
+    fork may change what a resume refuses: the learning rate, other settings of the optimizer, the
+    batch size, the length, hooks, data, the task. The parent is only read.
 
     Example: `hookflow fork cifar:best --set optimizer.args.lr=0.01 --set run.max_epochs=20`
     """
     overrides = list(set_ or ())
     if test:
         overrides.append("run.test=true")
-    changes = PipelineChanges(tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir)
+    changes = PipelineChanges(
+        tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir
+    )
     start = StartOptions(ui, detach, in_process, nproc, max_restarts)
     start.train(lambda: make_fork(parent, file, changes))
 
@@ -173,7 +199,9 @@ class StartOptions:
         return is_started_by_torchrun()
 
     def reject_process_options(self, why: str, others: Mapping[str, Any]) -> None:
-        """Raise UserError for each option that starts processes, and each of the others, that is given."""
+        """Raise UserError for each option that starts processes,
+        and each of the others, that is given.
+        """
         flags = {
             "--detach": self.detach,
             "--in-process": self.in_process,
@@ -182,7 +210,9 @@ class StartOptions:
         }
         _reject_options(why, {**flags, **others})
 
-    def train(self, find: Callable[[], RunDir], *, resume: bool = False, allow_changed_hooks: bool = False) -> None:
+    def train(
+        self, find: Callable[[], RunDir], *, resume: bool = False, allow_changed_hooks: bool = False
+    ) -> None:
         """Train the run that `find` returns, and exit with its exit code, unless it is detached."""
         if self.by_torchrun:
             self._train_as_rank(find, resume, allow_changed_hooks)
@@ -204,7 +234,9 @@ class StartOptions:
         pressed: list[int] = []
 
         def begin() -> subprocess.Popen[bytes]:
-            child = start(run_dir, *flags, nproc=ranks, max_restarts=self.max_restarts, standby=standby)
+            child = start(
+                run_dir, *flags, nproc=ranks, max_restarts=self.max_restarts, standby=standby
+            )
             if not self.detach and _choose_ui(self.ui) != "tui":
                 hand_on_signals(child, pressed)
             return child
@@ -214,11 +246,15 @@ class StartOptions:
                 from hookflow.monitor import settings
                 from hookflow.monitor.app import list_pages_of_actions
 
-                settings.load(list_pages_of_actions())  # before anything begins: a mistake there ends this command
+                # Before anything begins: a mistake there ends this command.
+                settings.load(list_pages_of_actions())
             if self.detach:
                 run_dir = find()
                 child = begin()
-                echo(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
+                echo(
+                    f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch"
+                    f" {run_dir.id}"
+                )
                 return
             run_dir = prepare_in_child(find)
             child_exit = ChildExit(run_dir, begin)
@@ -226,14 +262,18 @@ class StartOptions:
         _exit(run_dir, code, shown=self.ui != "none", left=_choose_ui(self.ui) == "tui")
 
     def _num_ranks(self) -> int | None:
-        """Return how many ranks train; None where the run is a single process without a launcher."""
+        """Return how many ranks train; None where the run is a
+        single process without a launcher.
+        """
         if self.nproc:
             return _number_of(self.nproc)
         if self.max_restarts:
             return 1
         return None
 
-    def _train_here(self, find: Callable[[], RunDir], resume: bool, allow_changed_hooks: bool) -> NoReturn:
+    def _train_here(
+        self, find: Callable[[], RunDir], resume: bool, allow_changed_hooks: bool
+    ) -> NoReturn:
         """Train in this process, and exit with the run's exit code."""
         from hookflow.runner.attempt.main import prepare_exit, train
         from hookflow.runner.process.launch import claim, start_notifying
@@ -245,7 +285,9 @@ class StartOptions:
         code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
         _exit(run_dir, code, shown=False)
 
-    def _train_as_rank(self, find: Callable[[], RunDir], resume: bool, allow_changed_hooks: bool) -> NoReturn:
+    def _train_as_rank(
+        self, find: Callable[[], RunDir], resume: bool, allow_changed_hooks: bool
+    ) -> NoReturn:
         from hookflow.cli.torchrun import train_as_rank
 
         def checked() -> RunDir:  # on rank 0, which tells the others
@@ -264,11 +306,15 @@ def _warn_of_slurm_tasks() -> None:
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
     if tasks > 1:
         started = f"Slurm has started {tasks} tasks, and each trains a run of its own"
-        warn_of(f"{started}; for one run: srun --ntasks=1 hookflow run … --nproc {tasks}, or torchrun", "warn")
+        warn_of(
+            f"{started}; for one run: srun --ntasks=1 hookflow run … --nproc {tasks}, or torchrun",
+            "warn",
+        )
 
 
 def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoReturn:
-    """Exit with the code of a run; print a mistake of the user's, and any failure of a run that was not shown.
+    """Exit with the code of a run; print a mistake of the user's, and any failure of a run that was
+    not shown.
 
     Unless the run was `left`, it is over, and its last notification is awaited.
     """
@@ -291,8 +337,12 @@ def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoR
     raise typer.Exit(code)
 
 
-def compiled(target: str | None, changes: PipelineChanges, *, warns: bool = False) -> tuple[Loaded, Plan]:
-    """Return the pipeline of a file, and its plan; print the warnings of the plan if `warns` is true."""
+def compiled(
+    target: str | None, changes: PipelineChanges, *, warns: bool = False
+) -> tuple[Loaded, Plan]:
+    """Return the pipeline of a file, and its plan;
+    print the warnings of the plan if `warns` is true.
+    """
     from hookflow.events.rundir import run_argument
     from hookflow.pipeline.layers import nearest_file
     from hookflow.service.pipelines import valid_plan
@@ -306,7 +356,9 @@ def compiled(target: str | None, changes: PipelineChanges, *, warns: bool = Fals
     if path.is_dir() or not names_a_file:
         run_dir = find_run(target, changes.dir or Path("runs"), or_file=True)
         hint = nearest_file(path) or f"to resume it: hookflow run --resume {run_argument(run_dir)}"
-        raise UserError(Problem(f"{target} is a run, and a new run begins with a pipeline file", hint=hint))
+        raise UserError(
+            Problem(f"{target} is a run, and a new run begins with a pipeline file", hint=hint)
+        )
     loaded = changes.load(path)
     plan = valid_plan(loaded, shuffle=changes.shuffle)
     if warns:
@@ -320,20 +372,26 @@ class _RemovedError(Exception):
 
 
 FORK_TRIES = 10
-"""How often a checkpoint is chosen, where the parent removes the chosen one before the fork holds it."""
+"""How often a checkpoint is chosen, where the parent removes the
+chosen one before the fork holds it.
+"""
 
 
 def make_fork(named: str, file: Path | None, changes: PipelineChanges) -> RunDir:
-    """Make the directory of a fork, which holds the checkpoint, and show how it differs from its parent.
+    """Make the directory of a fork, which holds the checkpoint, and show how it differs from its
+    parent.
 
-    A parent that trains may remove the checkpoint meanwhile: then another one is chosen. Raises UserError when there is
-    no such checkpoint, it cannot be used, or no iteration of the fork is left.
+    A parent that trains may remove the checkpoint meanwhile: then another one is chosen. Raises
+    UserError when there is no such checkpoint, it cannot be used, or no iteration of the fork is
+    left.
     """
     for _ in range(FORK_TRIES):
         with suppress(_RemovedError):
             return _make_fork_directory(named, file, changes)
     message = f"{named} removes its checkpoints more quickly than one can be read"
-    raise UserError(Problem(message, hint="pause the run, or give its checkpoint hook a larger keep"))
+    raise UserError(
+        Problem(message, hint="pause the run, or give its checkpoint hook a larger keep")
+    )
 
 
 def _make_fork_directory(named: str, file: Path | None, changes: PipelineChanges) -> RunDir:
@@ -357,7 +415,8 @@ def _make_fork_directory(named: str, file: Path | None, changes: PipelineChanges
     if not now.loaded.pipeline.run.test:
         _check_length(now, parent, manifest["ep"])
     runs = changes.dir
-    if runs is None and file is None and run_dir.checkpoints.exists():  # it is not that of a copy that lies apart
+    # It is not that of a copy that lies apart.
+    if runs is None and file is None and run_dir.checkpoints.exists():
         runs = run_dir.path.parent.parent
     fork_dir = new_run(now.loaded, now.plan, runs, base=now.base, parent=parent)
     try:
@@ -365,7 +424,9 @@ def _make_fork_directory(named: str, file: Path | None, changes: PipelineChanges
     except OSError as error:
         shutil.rmtree(fork_dir.path)
         if checkpoint.exists():
-            raise UserError(Problem(f"{parent} cannot be read: {error.strerror or error}")) from None
+            raise UserError(
+                Problem(f"{parent} cannot be read: {error.strerror or error}")
+            ) from None
         raise _RemovedError from None
     code = code_before(run_dir, parent.it)
     if code is not None:
@@ -373,8 +434,12 @@ def _make_fork_directory(named: str, file: Path | None, changes: PipelineChanges
     return fork_dir
 
 
-def _read_fork_target(run_dir: RunDir, parent: Parent, file: Path | None, changes: PipelineChanges) -> Target:
-    """Return the pipeline of a fork, and show how it differs from that of its parent's checkpoint."""
+def _read_fork_target(
+    run_dir: RunDir, parent: Parent, file: Path | None, changes: PipelineChanges
+) -> Target:
+    """Return the pipeline of a fork, and show how it differs from
+    that of its parent's checkpoint.
+    """
     from hookflow.graph.plan import difference
     from hookflow.runner.checkpoint.resume_rules import read_recorded
     from hookflow.service.differences import difference_lines
@@ -399,7 +464,9 @@ def _check_length(now: Target, parent: Parent, epochs: int) -> None:
     for key, done in (("max_epochs", epochs), ("max_iters", parent.it)):
         length = getattr(now.loaded.pipeline.run, key)
         if length is not None and done >= length:
-            message = f"nothing is left to train: {parent} has done {done}, and run.{key} is {length}"
+            message = (
+                f"nothing is left to train: {parent} has done {done}, and run.{key} is {length}"
+            )
             hint = f"--set run.{key}=N, or an earlier checkpoint"
             raise UserError(Problem(message, now.loaded.places.of(f"run.{key}"), hint))
 
@@ -415,21 +482,35 @@ def _reject_options(why: str, flags: dict[str, Any]) -> None:
 
 
 def _number_of(nproc: str) -> int:
-    """Return the number of ranks of `--nproc`. Raises UserError when it is no number, or auto without a GPU."""
+    """Return the number of ranks of `--nproc`. Raises UserError when it is no number, or auto
+    without a GPU.
+    """
     if nproc == "auto":
         import torch
 
         gpus = torch.cuda.device_count()
         if gpus == 0:
-            raise UserError(Problem("auto is a rank for each GPU, and there is none", Where("--nproc"), "--nproc 2"))
+            raise UserError(
+                Problem(
+                    "auto is a rank for each GPU, and there is none", Where("--nproc"), "--nproc 2"
+                )
+            )
         return gpus
     if not nproc.isdecimal() or not int(nproc):
-        raise UserError(Problem(f'"{nproc}" is neither a number of processes nor auto', Where("--nproc"), "--nproc 2"))
+        raise UserError(
+            Problem(
+                f'"{nproc}" is neither a number of processes nor auto',
+                Where("--nproc"),
+                "--nproc 2",
+            )
+        )
     return int(nproc)
 
 
 def _run_dry(loaded: Loaded, plan: Plan) -> None:
-    """Execute a dry run and print its report; exit with 1 when something raised, with 130 after Ctrl-C."""
+    """Execute a dry run and print its report; exit with 1 when something raised,
+    with 130 after Ctrl-C.
+    """
     from hookflow.trials.temporary_run import run_dry
 
     with exit_after_traceback():
@@ -440,7 +521,9 @@ def _run_dry(loaded: Loaded, plan: Plan) -> None:
 
 
 def _list_dry_run_facts(loaded: Loaded, plan: Plan, result: DryRun) -> Iterator[tuple[str, str]]:
-    """Yield what a dry run has found out, each with its label; a fact of several lines has the label at the first."""
+    """Yield what a dry run has found out, each with its label;
+    a fact of several lines has the label at the first.
+    """
     from hookflow.runner.distributed.parallel import class_of
 
     parts = result.parts
@@ -454,11 +537,19 @@ def _list_dry_run_facts(loaded: Loaded, plan: Plan, result: DryRun) -> Iterator[
     if parts.effective_batch:
         yield "step", parts.effective_batch
     points = {binding.point for binding in result.fired}
-    yield "fired", f"{len(result.fired)} of {len(plan.bindings)} bindings, at {format_count(len(points), 'point')}"
+    yield (
+        "fired",
+        (
+            f"{len(result.fired)} of {len(plan.bindings)} bindings, at"
+            f" {format_count(len(points), 'point')}"
+        ),
+    )
     bindings_by_reason: dict[str, list[str]] = {}
     for silent in result.silent:
         bindings_by_reason.setdefault(silent.why, []).append(f"{silent.hook} at {silent.point}")
-    silences = [f"{reason}: {', '.join(bindings)}" for reason, bindings in bindings_by_reason.items()]
+    silences = [
+        f"{reason}: {', '.join(bindings)}" for reason, bindings in bindings_by_reason.items()
+    ]
     yield from _label_lines("not fired", silences)
     yield "checkpoint", f"written and read back, {result.checkpoint:,} bytes"
 
@@ -490,7 +581,9 @@ def _describe_length(loaded: Loaded, lengths: EpochLengths) -> str:
     total = format_count(all_iterations(epochs, run.max_iters, lengths), "iteration")
     if epochs == 0:
         return total
-    changes = [f"{length:,} after {format_count(first, 'epoch')}" for first, length in lengths.stages[1:]]
+    changes = [
+        f"{length:,} after {format_count(first, 'epoch')}" for first, length in lengths.stages[1:]
+    ]
     each = ", ".join([format_count(lengths.at(0), "iteration"), *changes])
     return f"{format_count(epochs, 'epoch')} of {each}: {total}"
 
@@ -538,12 +631,16 @@ def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UIKind, pressed: S
             return plain.print_records(run_dir, sys.stdout, child_exit=child_exit)
         bars = can_show_bars(sys.stdout)
         interrupts = partial(len, pressed)
-        return plain.print_run(run_dir, sys.stdout, child_exit=child_exit, interrupts=interrupts, bars=bars)
+        return plain.print_run(
+            run_dir, sys.stdout, child_exit=child_exit, interrupts=interrupts, bars=bars
+        )
     except OSError as error:
         if error.errno not in (errno.EPIPE, *FULL_DISK_ERRORS):
             raise
         if error.errno in FULL_DISK_ERRORS:  # else the reader has gone, as after `| head`
-            print_error(f"the lines of the run cannot be written: {error.strerror}; the training goes on")
+            print_error(
+                f"the lines of the run cannot be written: {error.strerror}; the training goes on"
+            )
         drop_unprinted()
         return child_exit.wait()
 
@@ -557,11 +654,16 @@ def _show_dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
 
     began = time.time()
     child_exit()
-    app = MonitorApp(run_dir, since=began, child_exit=child_exit, preferences=load(list_pages_of_actions()))
+    app = MonitorApp(
+        run_dir, since=began, child_exit=child_exit, preferences=load(list_pages_of_actions())
+    )
     outcome = app.run()
     crashed = bool(app.return_code)
     if crashed and child_exit() is None:
-        print_error(f"the dashboard has crashed; the training goes on: hookflow watch {run_argument(run_dir)}")
+        print_error(
+            "the dashboard has crashed; the training goes on: hookflow watch"
+            f" {run_argument(run_dir)}"
+        )
     if not app.state.failed_to_start:
         print_summary(app.run_dir, sys.stdout)
     end = app.state.refused or app.state.end

@@ -1,4 +1,6 @@
-"""The commands runs, tag and rm: the runs there are, notes about them, and those that are no longer wanted."""
+"""The commands runs, tag and rm: the runs there are, notes about them,
+and those that are no longer wanted.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "json", "csv"]
 
-COLUMNS_HELP = "What to show: keys of a run or of its pipeline. By default also the keys in which the runs differ."
+COLUMNS_HELP = (
+    "What to show: keys of a run or of its pipeline. By default also the keys in which the runs"
+    " differ."
+)
 DROPPABLE_COLUMNS = ("data", "updated", "reason", "iter", "note", "tags", "parent")
 """Usual columns that give way on a narrow terminal, the last one first."""
 
@@ -41,7 +46,10 @@ MAX_NAMED_KEYS = 8
 MAX_REASON_WIDTH = 100
 """Characters of a reason where there is no terminal."""
 
-FILTER_HELP = """A condition: 'accuracy > 0.9 and model.args.width == 64', 'status == "failed"', '"good" in tags'."""
+FILTER_HELP = (
+    "A condition: 'accuracy > 0.9 and model.args.width == 64', 'status == \"failed\"',"
+    " '\"good\" in tags'."
+)
 
 GROUP_HELP = "Group by a key, with mean ± sample deviation of the best and the last of each metric."
 
@@ -51,23 +59,32 @@ def _key(name: str, sentence: str) -> Any:
 
 
 def runs(
-    shown: Annotated[str | None, typer.Option("--columns", metavar="KEY,…", help=COLUMNS_HELP)] = None,
-    filter_: Annotated[str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER_HELP)] = None,
+    shown: Annotated[
+        str | None, typer.Option("--columns", metavar="KEY,…", help=COLUMNS_HELP)
+    ] = None,
+    filter_: Annotated[
+        str | None, typer.Option("--filter", metavar="CONDITION", help=FILTER_HELP)
+    ] = None,
     sort: Annotated[str | None, _key("--sort", "Sort by a key; -KEY: the largest first.")] = None,
     group: Annotated[str | None, _key("--group", GROUP_HELP)] = None,
-    tree: Annotated[bool, typer.Option("--tree", help="Show the forks of each run below it.")] = False,
-    format_: Annotated[Format, typer.Option("--format", "-f", help="json: a list of objects.")] = "table",
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Show the forks of each run below it.")
+    ] = False,
+    format_: Annotated[
+        Format, typer.Option("--format", "-f", help="json: a list of objects.")
+    ] = "table",
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """List the runs, the newest first.
 
-    The keys of a run are those of its pipeline, its metrics (`best.accuracy`, `last.accuracy`), and facts as
-    `status`, `reason` and `duration`; `--format json` shows all of them. The table leaves out runs that were refused
-    before their first iteration.
+    The keys of a run are those of its pipeline, its metrics (`best.accuracy`, `last.accuracy`), and
+    facts as `status`, `reason` and `duration`; `--format json` shows all of them. The table leaves
+    out runs that were refused before their first iteration.
 
     Example: `hookflow runs --filter 'best.accuracy > 0.9' --sort -best.accuracy`
     """
-    gc.set_threshold(500_000)  # 10,000 rows stay: to search them for garbage takes a tenth of the time
+    # 10,000 rows stay: to search them for garbage takes a tenth of the time.
+    gc.set_threshold(500_000)
     from hookflow.monitor.index import Index
     from hookflow.monitor.selection import groups, select
 
@@ -97,7 +114,9 @@ def runs(
         echo(f"no runs in {dir}")
     if hides_refused and len(rows) < len(every):
         count = format_count(len(every) - len(rows), "run")
-        echo(f"without {count} refused before the first iteration: --filter 'status == \"refused\"'")
+        echo(
+            f"without {count} refused before the first iteration: --filter 'status == \"refused\"'"
+        )
     _print_problems(index.unreadable, rows)
 
 
@@ -153,7 +172,9 @@ def _print_csv(rows: Sequence[Row], keys: list[str]) -> None:
     echo(text.getvalue().removesuffix("\n"))
 
 
-def table_lines(parts: Sequence[RunGroup], keys: list[str], group: str | None, tree: bool = False) -> Iterator[str]:
+def table_lines(
+    parts: Sequence[RunGroup], keys: list[str], group: str | None, tree: bool = False
+) -> Iterator[str]:
     """Yield the lines of a table, with a heading for each group, and the keys that have no column.
 
     With `tree` the forks of a run are below it, and indented.
@@ -212,7 +233,9 @@ def _order_rows(parts: Sequence[RunGroup], tree: bool) -> list[tuple[int, Row]]:
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The keys of a table; `spare` are those that give way on a narrow terminal, the last one first."""
+    """The keys of a table; `spare` are those that give way on a narrow terminal,
+    the last one first.
+    """
 
     keys: Sequence[str]
     spare: Sequence[str] = ()
@@ -248,10 +271,13 @@ def _make_table(placed: Sequence[tuple[int, Row]], wanted: TableColumns, tree: b
     keys = list(wanted.keys)
     cells = {key: make_cells(rows, key, now) for key in keys}
     is_terminal = sys.stdout.isatty()
-    if wanted.are_default and "reason" in cells and not is_terminal:  # a column that is named has the whole
+    # A column that is named has the whole.
+    if wanted.are_default and "reason" in cells and not is_terminal:
         cells["reason"] = [cut(text, MAX_REASON_WIDTH) for text in cells["reason"]]
     if tree:
-        cells[keys[0]] = [_indent(depth) + text for (depth, _), text in zip(placed, cells[keys[0]], strict=True)]
+        cells[keys[0]] = [
+            _indent(depth) + text for (depth, _), text in zip(placed, cells[keys[0]], strict=True)
+        ]
     width = shutil.get_terminal_size().columns
     if is_terminal:
         keys = _keys_that_fit(keys, wanted.spare, cells, width)
@@ -259,7 +285,8 @@ def _make_table(placed: Sequence[tuple[int, Row]], wanted: TableColumns, tree: b
     lines = columns([make_headings(keys), *body])
     if is_terminal and wanted.are_default:
         lines = [cut(line, width) for line in lines]
-    elif is_terminal and keys[-1] in ("reason", "note"):  # of columns that are named, only a long text is cut
+    # Of columns that are named, only a long text is cut.
+    elif is_terminal and keys[-1] in ("reason", "note"):
         width = max(width, len(lines[0]))
         lines = [cut(line, width) for line in lines]
     return RunTable(keys, lines)
@@ -271,7 +298,9 @@ def _indent(depth: int) -> str:
     return "  " * (depth - 1) + "└ "
 
 
-def _keys_that_fit(keys: Sequence[str], spare: Sequence[str], cells: Mapping[str, list[str]], width: int) -> list[str]:
+def _keys_that_fit(
+    keys: Sequence[str], spare: Sequence[str], cells: Mapping[str, list[str]], width: int
+) -> list[str]:
     """Return the keys without those that give way to the width of the terminal."""
     from hookflow.monitor.selection import make_headings
 
@@ -287,7 +316,9 @@ def _keys_that_fit(keys: Sequence[str], spare: Sequence[str], cells: Mapping[str
 
 
 def _format_aggregates(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield how many runs there are, and of the best and the last of each metric the mean and the sample deviation."""
+    """Yield how many runs there are, and of the best and the last of each metric the
+    mean and the sample deviation.
+    """
     from hookflow.monitor.aggregate import MetricAggregate
 
     yield format_count(len(rows), "run")
@@ -301,10 +332,15 @@ def _format_aggregates(rows: Sequence[Row]) -> Iterator[str]:
 
 def tag(
     run: options.RunName,
-    tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]…", help="Words to find it by.")] = None,
-    remove: Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="Remove a tag.")] = None,
+    tags: Annotated[
+        list[str] | None, typer.Argument(metavar="[TAG]…", help="Words to find it by.")
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="TAG", help="Remove a tag.")
+    ] = None,
     note: Annotated[
-        str | None, typer.Option("--note", metavar="NOTE", help="A line about it; an empty one removes it.")
+        str | None,
+        typer.Option("--note", metavar="NOTE", help="A line about it; an empty one removes it."),
     ] = None,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
@@ -325,8 +361,12 @@ def tag(
     echo(line)
 
 
-def _change_notes(run: RunDir, added: Sequence[str], removed: Sequence[str], note: str | None) -> None:
-    """Add and remove tags, and replace the note unless it is None. Raises UserError for a tag that is not there."""
+def _change_notes(
+    run: RunDir, added: Sequence[str], removed: Sequence[str], note: str | None
+) -> None:
+    """Add and remove tags, and replace the note unless it is None. Raises UserError for a tag that
+    is not there.
+    """
     from hookflow.errors import nearest_or_all
 
     words, text = run.read_notes()
@@ -349,16 +389,20 @@ def _change_notes(run: RunDir, added: Sequence[str], removed: Sequence[str], not
 def rm(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN…", help="Runs: paths, ids, or parts of ids.", autocompletion=options.complete_runs),
+        typer.Argument(
+            metavar="RUN…",
+            help="Runs: paths, ids, or parts of ids.",
+            autocompletion=options.complete_runs,
+        ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dir: options.RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Delete runs, with their logs and checkpoints.
 
-    Checkpoints that a run keeps elsewhere (`out_dir`) go, too; remote copies of them (`copy_to`) stay. It asks first.
-    Where a run is training, or others that stay were forked from it, none is deleted. For a link to a run, only the
-    link is deleted.
+    Checkpoints that a run keeps elsewhere (`out_dir`) go, too; remote copies of them (`copy_to`)
+    stay. It asks first. Where a run is training, or others that stay were forked from it, none is
+    deleted. For a link to a run, only the link is deleted.
     """
     from hookflow.events.deletion import delete_run
     from hookflow.service.runs import find_run
@@ -370,7 +414,11 @@ def rm(
     links = [run for run in wanted.values() if run.path.is_symlink()]
     summaries = _check_deletable([run for run in wanted.values() if run not in links])
     if not yes and not sys.stdin.isatty():
-        raise UserError(Problem("nobody can be asked here", Where("rm"), "add --yes to delete without a question"))
+        raise UserError(
+            Problem(
+                "nobody can be asked here", Where("rm"), "add --yes to delete without a question"
+            )
+        )
     listed = []
     for summary in summaries:
         listed.append((summary.run.id, summary.run.path.parent.name, str(summary.health.condition)))

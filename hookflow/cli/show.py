@@ -34,8 +34,8 @@ def show(
 ) -> None:
     """Show one page on a run.
 
-    It has the result and its cause, attempts with their changes, warnings and errors by iteration, metrics, the
-    costliest hooks, checkpoints, and the commands to continue with.
+    It has the result and its cause, attempts with their changes, warnings and errors by iteration,
+    metrics, the costliest hooks, checkpoints, and the commands to continue with.
 
     Example: `hookflow show cifar | less`
     """
@@ -78,11 +78,15 @@ def make_page_data(facts: RunFacts) -> dict[str, Any]:
     data["weights"] = weights_facts(read_recorded_weights(facts.run))
     data["attempts"] = _attempt_data(facts)
     data["throttled"] = [*state.throttled.values()]
-    data["commands"] = [{key: change[key] for key in ("it", "cmd", "args", "t")} for change in state.changes]
+    data["commands"] = [
+        {key: change[key] for key in ("it", "cmd", "args", "t")} for change in state.changes
+    ]
     data["warnings"] = _make_trouble_data(facts, "warn")
     data["errors"] = _make_trouble_data(facts, "error")
     data["layers"] = state.run.get("layers", [])
-    data["metrics"] = {name: points[-1][1] for name, points in state.metrics.by_name.items() if points}
+    data["metrics"] = {
+        name: points[-1][1] for name, points in state.metrics.by_name.items() if points
+    }
     data["hooks"] = _make_timing_data(facts)
     data["checkpoints"] = [asdict(checkpoint) for checkpoint in facts.saved]
     return data
@@ -160,7 +164,9 @@ def _format_facts(facts: Iterable[Fact], indent: str = "") -> Iterator[str]:
     below = indent + " " * 12
     for name, text in facts:
         head = f"{indent}{name:<11} "
-        yield from textwrap.wrap(text, TEXT_WIDTH, initial_indent=head, subsequent_indent=below, break_on_hyphens=False)
+        yield from textwrap.wrap(
+            text, TEXT_WIDTH, initial_indent=head, subsequent_indent=below, break_on_hyphens=False
+        )
 
 
 def _table_lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -185,7 +191,8 @@ def _result_facts(facts: RunFacts) -> Iterator[Fact]:
     for line in end_reason(state) or [health.sentence]:
         if line:
             yield "", line
-    if state.end and state.ranks.first_failure is None:  # a mistake of the user's, with its place and a hint
+    # A mistake of the user's, with its place and a hint.
+    if state.end and state.ranks.first_failure is None:
         for line in state.end["reason"].splitlines()[1:]:
             yield "", line
     reached = f"iteration {state.it:,} of {state.total_iters:,}"
@@ -194,7 +201,13 @@ def _result_facts(facts: RunFacts) -> Iterator[Fact]:
         reached = f"epoch {state.epoch:,} of {epochs:,}, {reached}"
     yield "reached", reached
     if state.synthetic:
-        yield "", f"SYNTHETIC {', '.join(state.synthetic)} data: the scores say nothing about the real data set"
+        yield (
+            "",
+            (
+                f"SYNTHETIC {', '.join(state.synthetic)} data: the scores say nothing about the"
+                " real data set"
+            ),
+        )
     usable = [checkpoint for checkpoint in facts.saved if checkpoint.can_resume]
     if usable:
         yield "checkpoint", _checkpoint_text(usable[0])
@@ -205,7 +218,9 @@ def _checkpoint_text(checkpoint: SavedCheckpoint) -> str:
     if checkpoint.names:
         text += f" ({', '.join(checkpoint.names)})"
     text += f", iteration {checkpoint.it:,}"
-    metrics = [f"{name} {number(float(value))}" for name, value in (checkpoint.metrics or {}).items()]
+    metrics = [
+        f"{name} {number(float(value))}" for name, value in (checkpoint.metrics or {}).items()
+    ]
     if not metrics:
         return text
     text += f": {', '.join(metrics)}"
@@ -221,7 +236,10 @@ def _command_facts(facts: RunFacts) -> Iterator[Fact]:
 
 def _list_throttle_facts(facts: RunFacts) -> Iterator[Fact]:
     for hook, throttle in facts.state.throttled.items():
-        yield f"{throttle['it']:,}", f"{hook} {format_frequency(throttle['every'])}: {throttle['why']}"
+        yield (
+            f"{throttle['it']:,}",
+            f"{hook} {format_frequency(throttle['every'])}: {throttle['why']}",
+        )
 
 
 def _list_trouble_facts(facts: RunFacts, kind: Kind) -> Iterator[Fact]:
@@ -246,7 +264,9 @@ def _list_trouble_facts(facts: RunFacts, kind: Kind) -> Iterator[Fact]:
 
 
 def _format_iterations(trouble: RepeatedEntry) -> str:
-    """Return the iterations of a warning or an error; of one outside the training the time of day."""
+    """Return the iterations of a warning or an error;
+    of one outside the training the time of day.
+    """
     first = trouble.first.it
     if first is None:
         return format_clock(trouble.first.t)
@@ -270,7 +290,9 @@ def _format_trouble(facts: RunFacts, entry: Entry) -> str:
 
 
 def _list_logged_rows(facts: RunFacts) -> list[Row]:
-    """Return the images, texts and histograms by name, with the newest of each; the first row has the headings."""
+    """Return the images, texts and histograms by name, with the newest of each;
+    the first row has the headings.
+    """
     from hookflow.monitor.journal import describe_extent
 
     rows: list[Row] = [("image, text, histogram", "kind", "iteration", "size", "file")]
@@ -280,7 +302,9 @@ def _list_logged_rows(facts: RunFacts) -> list[Row]:
         path = "-"
         if newest["k"] == "image":
             path = newest["path"]
-        rows.append((newest["name"], newest["k"], f"{newest['it']:,}", describe_extent(newest), path))
+        rows.append(
+            (newest["name"], newest["k"], f"{newest['it']:,}", describe_extent(newest), path)
+        )
     return rows
 
 

@@ -1,4 +1,6 @@
-"""The entry of the command. `watch` shows a line at once, before anything that takes long is imported."""
+"""The entry of the command. `watch` shows a line at once, before anything that takes long is
+imported.
+"""
 
 import os
 import sys
@@ -22,14 +24,19 @@ def main() -> None:
 
 def _is_watch_command() -> bool:
     """Return whether the command is a `watch` that a user waits for at a terminal."""
-    if sys.argv[1:2] != ["watch"] or "TEXTUAL_DRIVER" in os.environ:  # for a browser the output is a channel
+    # For a browser the output is a channel.
+    if sys.argv[1:2] != ["watch"] or "TEXTUAL_DRIVER" in os.environ:
         return False
-    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return (
+        sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    )
 
 
 @contextmanager
 def _first_line() -> Iterator[None]:
-    """Show a line meanwhile, and remove it; its cursor stays at its start, so that what follows is written over it."""
+    """Show a line meanwhile, and remove it; its cursor stays at its start,
+    so that what follows is written over it.
+    """
     text = FIRST_LINE
     encoding = sys.stderr.encoding or "ascii"
     if not encoding.lower().startswith("utf"):

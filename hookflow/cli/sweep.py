@@ -1,4 +1,6 @@
-"""`hookflow sweep`: try a pipeline with other values of some keys, here side by side or as an array of Slurm."""
+"""`hookflow sweep`: try a pipeline with other values of some keys,
+here side by side or as an array of Slurm.
+"""
 
 from __future__ import annotations
 
@@ -28,32 +30,53 @@ IN_PROCESS = (
     "Fork each trial from one process that has imported torch, on the CPU alone: "
     "the same bits, without the seconds of a start for each."
 )
-TARGET_HELP = "A pipeline file with [sweep]; or a sweep that has begun: its id in `runs`, or its folder."
+TARGET_HELP = (
+    "A pipeline file with [sweep]; or a sweep that has begun: its id in `runs`, or its folder."
+)
 
 
 def sweep(
-    target: Annotated[Path, options.argument("FILE|SWEEP", TARGET_HELP, options.complete_files_and_runs)],
+    target: Annotated[
+        Path, options.argument("FILE|SWEEP", TARGET_HELP, options.complete_files_and_runs)
+    ],
     set_: options.Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest sweep of FILE.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Trials side by side.")] = None,
-    trial: Annotated[int | None, typer.Option(min=0, metavar="K", help="Only trial K, counted from 0.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest sweep of FILE.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Trials side by side.")
+    ] = None,
+    trial: Annotated[
+        int | None, typer.Option(min=0, metavar="K", help="Only trial K, counted from 0.")
+    ] = None,
     in_process: Annotated[bool, typer.Option("--in-process", help=IN_PROCESS)] = False,
-    slurm: Annotated[Path | None, typer.Option("--slurm", metavar="SCRIPT", help=SLURM_HELP)] = None,
+    slurm: Annotated[
+        Path | None, typer.Option("--slurm", metavar="SCRIPT", help=SLURM_HELP)
+    ] = None,
 ) -> None:
     """Train a pipeline once for each trial of its [sweep].
 
-    Each trial is a run of its own, with the tag of the sweep. Ctrl+C ends those that train at their next safe point,
-    with a checkpoint. `--resume` goes on: what has finished or was pruned is not trained again, what was interrupted
-    resumes, what has failed starts anew. The exit code is 1 if a trial has failed.
+    Each trial is a run of its own, with the tag of the sweep. Ctrl+C ends those that train at their
+    next safe point, with a checkpoint. `--resume` goes on: what has finished or was pruned is not
+    trained again, what was interrupted resumes, what has failed starts anew. The exit code is 1 if
+    a trial has failed.
 
     Example: `hookflow sweep pipelines/cifar.toml --jobs 2`
     """
     opened = _open_sweep(target, tuple(set_ or ()), resume)
     trials = format_count(opened.section.count, "trial")
     if trial is not None and trial >= opened.section.count:
-        raise UserError(Problem(f"there is no trial {trial}", Where("--trial"), f"the sweep has {trials}, from 0"))
+        raise UserError(
+            Problem(
+                f"there is no trial {trial}", Where("--trial"), f"the sweep has {trials}, from 0"
+            )
+        )
     if in_process and slurm is not None:
-        raise UserError(Problem("a task of Slurm has a process of its own", Where("--in-process"), "leave it out"))
+        raise UserError(
+            Problem(
+                "a task of Slurm has a process of its own", Where("--in-process"), "leave it out"
+            )
+        )
     if in_process:
         from hookflow.sweep.executor import check_devices
 
@@ -110,7 +133,9 @@ def _execute(opened: Sweep, jobs: int, trial: int | None, *, in_process: bool) -
     num_left = sum(not each.done and each.state != "failed" for each in trials)
     go_on = f"hookflow sweep {short(opened.path)}"
     if failed:
-        echo(f"failed: {format_plural(len(failed), 'trial')} {', '.join(failed)}; anew with: {go_on}")
+        echo(
+            f"failed: {format_plural(len(failed), 'trial')} {', '.join(failed)}; anew with: {go_on}"
+        )
     if num_left:
         echo(f"not done: {format_count(num_left, 'trial')}; go on with: {go_on}")
     if executor.asked:
@@ -126,7 +151,9 @@ def _print_line(line: str) -> None:
 
 
 def _table_lines(opened: Sweep) -> Iterator[str]:
-    """Yield the runs of a sweep as `hookflow runs` lists them, the best first; a terminal cuts them."""
+    """Yield the runs of a sweep as `hookflow runs` lists them, the best first;
+    a terminal cuts them.
+    """
     from hookflow.cli.runs import table_lines
     from hookflow.monitor.index import Index
     from hookflow.monitor.selection import in_order_of
@@ -157,7 +184,9 @@ def _table_lines(opened: Sweep) -> Iterator[str]:
 
 
 def _print_groups(opened: Sweep, trials: Sequence[SweepTrial]) -> None:
-    """Print the table of each cross-validation, and mean ± sample deviation of settings that are repeated."""
+    """Print the table of each cross-validation,
+    and mean ± sample deviation of settings that are repeated.
+    """
     from hookflow.cli.sweep_groups import cross_validation_lines, format_settings
     from hookflow.sweep.trial_groups import REPETITION_KEYS, group_trials
 

@@ -1,4 +1,6 @@
-"""The tables below a sweep: of each cross-validation, and of the settings with the mean over their folds and seeds."""
+"""The tables below a sweep: of each cross-validation,
+and of the settings with the mean over their folds and seeds.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ MEAN_ROW_NAME = "mean ± sd"
 
 
 def cross_validation_lines(group: TrialGroup, metric: str) -> Iterator[str]:
-    """Yield the table of the folds of a setting: best and last of each, and the mean ± sample deviation."""
+    """Yield the table of the folds of a setting: best and last of each,
+    and the mean ± sample deviation.
+    """
     if group.values:
         setting = [f"{key}={as_toml(value)}" for key, value in group.values.items()]
         yield "  ".join(setting)
@@ -28,7 +32,9 @@ def cross_validation_lines(group: TrialGroup, metric: str) -> Iterator[str]:
     rows = [[*make_headings(keys), f"best.{metric}", f"last.{metric}"]]
     for trial in group.trials:
         cells = [str(trial.values.get(key, "-")) for key in keys]
-        rows.append([*cells, format_cell(best_of(trial), number), format_cell(last_of(trial), number)])
+        rows.append(
+            [*cells, format_cell(best_of(trial), number), format_cell(last_of(trial), number)]
+        )
     empty = [""] * (len(keys) - 1)
     rows.append([MEAN_ROW_NAME, *empty, format_cell(group.best), format_cell(group.last)])
     yield from columns(rows)
@@ -47,7 +53,9 @@ def format_settings(groups: Sequence[TrialGroup], metric: str, mode: Mode) -> li
 
 
 def _rank(group: TrialGroup, mode: Mode) -> float:
-    """Return a number by which the setting with the best mean comes first, and one without a mean last."""
+    """Return a number by which the setting with the best mean comes first,
+    and one without a mean last.
+    """
     if group.best is None or math.isnan(group.best.mean):
         return math.inf
     if mode == "max":

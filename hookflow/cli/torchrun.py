@@ -18,7 +18,13 @@ from hookflow.cli import options
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.failures import append_record
-from hookflow.runner.distributed.rendezvous import RankLayout, count_restarts, join_ranks, of_environment, store
+from hookflow.runner.distributed.rendezvous import (
+    RankLayout,
+    count_restarts,
+    join_ranks,
+    of_environment,
+    store,
+)
 from hookflow.runner.process.launch import claim, finish_notifying, start_notifying
 from hookflow.service.runs import failure_report
 from hookflow.text import print_error
@@ -59,12 +65,14 @@ EXIT_USER_ERROR = 2
 """The exit code of a rank where rank 0 tells what the user did wrong."""
 
 
-def train_as_rank(find: Callable[[], RunDir], shown: options.UIKind, *, resume: bool, allow_changed_hooks: bool) -> int:
+def train_as_rank(
+    find: Callable[[], RunDir], shown: options.UIKind, *, resume: bool, allow_changed_hooks: bool
+) -> int:
     """Train in this process and return the exit code. Rank 0 alone shows anything, by `shown`.
 
-    Rank 0 takes the run directory that `find` makes or finds, and tells the others. Where `find` ends the command, for
-    nothing is left to do, all ranks leave. When torchrun has started them again, that is the one from before, which its
-    store remembers, and the run goes on.
+    Rank 0 takes the run directory that `find` makes or finds, and tells the others. Where `find`
+    ends the command, for nothing is left to do, all ranks leave. When torchrun has started them
+    again, that is the one from before, which its store remembers, and the run goes on.
     """
     from hookflow.runner.attempt.main import leave, prepare_exit, train
 
@@ -91,11 +99,17 @@ def train_as_rank(find: Callable[[], RunDir], shown: options.UIKind, *, resume: 
         text = "the launcher has started the ranks again: going on from the last checkpoint"
         append_record(run_dir, "message", level="warn", source="hookflow", text=text)
     if ranks.first:
-        start_notifying(run_dir, os.getppid(), time.time())  # the launcher outlives ranks that it starts again
+        # The launcher outlives ranks that it starts again.
+        start_notifying(run_dir, os.getppid(), time.time())
     with _redirect_output(run_dir, ranks, shown):
         resume = resume or again
         restarts_left = max_restarts - restarts_done
-        code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks, restarts_left=restarts_left)
+        code = train(
+            run_dir,
+            resume=resume,
+            allow_changed_hooks=allow_changed_hooks,
+            restarts_left=restarts_left,
+        )
     if code == EXIT_USER_ERROR and ranks.first:
         print_error(failure_report(run_dir))
     if code == 0 or restarts_left == 0:
@@ -107,7 +121,9 @@ def train_as_rank(find: Callable[[], RunDir], shown: options.UIKind, *, resume: 
 
 
 def _list_hosts_without(run_dir: RunDir, ranks: RankLayout, shared: "Store") -> list[str]:
-    """Return the machines on which a rank does not see the run directory; every rank has to call this."""
+    """Return the machines on which a rank does not see the run directory;
+    every rank has to call this.
+    """
     host = ""
     if run_dir.describe().get("id") != run_dir.id:
         host = socket.gethostname()
@@ -116,10 +132,14 @@ def _list_hosts_without(run_dir: RunDir, ranks: RankLayout, shared: "Store") -> 
     return sorted(hosts - {""})
 
 
-def _claim_run_dir(shared: "Store", find: Callable[[], RunDir], *, restarted: bool) -> tuple[RunDir, bool]:
-    """Return the run directory, claimed and signed, and whether it is one from before the ranks were started again.
+def _claim_run_dir(
+    shared: "Store", find: Callable[[], RunDir], *, restarted: bool
+) -> tuple[RunDir, bool]:
+    """Return the run directory, claimed and signed, and whether it is one from before the ranks
+    were started again.
 
-    The other ranks receive the run; or, where `find` raises, the exit code: of a mistake, or of nothing left to do.
+    The other ranks receive the run; or, where `find` raises, the exit code: of a mistake, or of
+    nothing left to do.
     """
     kept = store(RENDEZVOUS_SECONDS)
     try:
@@ -127,7 +147,9 @@ def _claim_run_dir(shared: "Store", find: Callable[[], RunDir], *, restarted: bo
         if again:
             run_dir = RunDir(Path(kept.get("run").decode()))
         elif restarted:
-            message = "torchrun has started the ranks again, and its store has forgotten of which run"
+            message = (
+                "torchrun has started the ranks again, and its store has forgotten of which run"
+            )
             raise UserError(Problem(message, hint="resume it with: hookflow run --resume RUN"))
         else:
             run_dir = RunDir(find().path.resolve())  # every rank has the same path for it
@@ -146,12 +168,14 @@ def _claim_run_dir(shared: "Store", find: Callable[[], RunDir], *, restarted: bo
 
 @contextmanager
 def _redirect_output(run_dir: RunDir, ranks: RankLayout, shown: options.UIKind) -> Iterator[None]:
-    """Let what is printed go to the run's `output.log`, and rank 0 show that with all else, by `shown`.
+    """Let what is printed go to the run's `output.log`, and rank 0 show that with all else, by
+    `shown`.
 
     Where the others print errors is left as it is.
     """
     printer = None
-    if ranks.first and shown != "none":  # it prints until its `stdin` is closed, and hears no signals
+    # It prints until its `stdin` is closed, and hears no signals.
+    if ranks.first and shown != "none":
         command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), shown]
         printer = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     streams = [sys.stdout]

@@ -33,8 +33,16 @@ _point_option = typer.Option(
 
 
 def why(
-    a: Annotated[str, options.argument("A", "A hook's name, or group:NAME.", options.complete_hooks_and_groups)],
-    b: Annotated[str, options.argument("B", "Another hook's name, or group:NAME.", options.complete_hooks_and_groups)],
+    a: Annotated[
+        str,
+        options.argument("A", "A hook's name, or group:NAME.", options.complete_hooks_and_groups),
+    ],
+    b: Annotated[
+        str,
+        options.argument(
+            "B", "Another hook's name, or group:NAME.", options.complete_hooks_and_groups
+        ),
+    ],
     pipeline: options.PipelineArgument = None,
     point: Annotated[str | None, _point_option] = None,
     set_: options.Overrides = None,
@@ -46,10 +54,10 @@ def why(
 ) -> None:
     """Say why hook A fires before hook B, or after it.
 
-    At each point where both fire, it is the edges that lead from one to the other, each with its source; else the
-    phases, or the order in the file. The edge that would reverse the order is named, too. For hooks that share no point
-    it is the loop. A group means each of its hooks that meets the other. Without a pipeline it is the only one here
-    or in pipelines/.
+    At each point where both fire, it is the edges that lead from one to the other, each with its
+    source; else the phases, or the order in the file. The edge that would reverse the order is
+    named, too. For hooks that share no point it is the loop. A group means each of its hooks that
+    meets the other. Without a pipeline it is the only one here or in pipelines/.
 
     Example: `hookflow why ema checkpoint pipelines/cifar.toml`
     """
@@ -71,7 +79,9 @@ def why(
         _check_names(target, pair, point)
     warn_unknown(target.plan)
     if not pairs:
-        raise UserError(Problem(f"{a} and {b} have no two hooks", hint="name two hooks, or another group"))
+        raise UserError(
+            Problem(f"{a} and {b} have no two hooks", hint="name two hooks, or another group")
+        )
     if len(pairs) == 1:
         echo(_format_answer(target, *pairs[0], point))
         return
@@ -86,7 +96,9 @@ def why(
 
 
 def _list_members(target: Target, name: str) -> tuple[str, ...]:
-    """Return the hooks that a name means: itself, or those of a group. Raises UserError for an unknown group."""
+    """Return the hooks that a name means: itself, or those of a group. Raises UserError for an
+    unknown group.
+    """
     if not is_group(name):
         return (name,)
     groups = target.plan.groups_by_name
@@ -131,12 +143,16 @@ def _format_answer(target: Target, a: str, b: str, point: str | None) -> str:
     for name in (a, b):
         points = dict.fromkeys(_list_points(plan, name))  # each once
         text = f"{name} fires at {', '.join(points)}"
-        lines.append(textwrap.fill(text, 78, initial_indent=TEXT_INDENT, subsequent_indent=2 * TEXT_INDENT))
+        lines.append(
+            textwrap.fill(text, 78, initial_indent=TEXT_INDENT, subsequent_indent=2 * TEXT_INDENT)
+        )
     return "\n".join(lines)
 
 
 def _check_names(target: Target, hooks: Sequence[str], point: str | None) -> None:
-    """Raise UserError for every unknown name, and for one hook that is named twice and has one method a point."""
+    """Raise UserError for every unknown name, and for one hook that is named
+    twice and has one method a point.
+    """
     from hookflow.service.pipelines import no_point
 
     known = target.loaded.pipeline.hooks
@@ -149,7 +165,10 @@ def _check_names(target: Target, hooks: Sequence[str], point: str | None) -> Non
         problems.append(no_point(target.plan.points, point))
     points = _list_points(target.plan, hooks[0])
     if hooks[0] == hooks[1] and len(set(points)) == len(points):
-        message = f"a hook fires neither before nor after itself, and {hooks[0]} has no two methods at one point"
+        message = (
+            f"a hook fires neither before nor after itself, and {hooks[0]} has no two methods at"
+            " one point"
+        )
         problems.append(Problem(message, hint="name two hooks"))
     if problems:
         raise UserError(problems)
@@ -172,16 +191,21 @@ def _format_answers(target: Target, a: str, answers: Sequence[OrderAnswer]) -> I
         if answer.reason == "file":
             slots = find_clashing_slots(plan.points[answer.point], answer.first, answer.then)
         block = [order, *_describe_reason(plan, answer, slots)]
-        if not slots and target.run is None:  # a clash has its own advice, and a recorded plan cannot change
+        # A clash has its own advice, and a recorded plan cannot change.
+        if not slots and target.run is None:
             block += _list_turning_edges(target, answer)
         points.setdefault(tuple(block), []).append(answer.point)
     for (order, *details), points_of_block in points.items():
-        head = textwrap.fill(f"at {', '.join(points_of_block)}: {order}", 80, subsequent_indent="   ")
+        head = textwrap.fill(
+            f"at {', '.join(points_of_block)}: {order}", 80, subsequent_indent="   "
+        )
         yield "\n".join([head, *details])
 
 
 def _describe_reason(plan: Plan, answer: OrderAnswer, slots: Sequence[str]) -> Iterator[str]:
-    """Yield the reason of an answer in a sentence, then in detail; `slots` are those that both hooks touch."""
+    """Yield the reason of an answer in a sentence, then in detail;
+    `slots` are those that both hooks touch.
+    """
     from hookflow.graph.why import make_order_statements
 
     first = answer.first
@@ -189,7 +213,10 @@ def _describe_reason(plan: Plan, answer: OrderAnswer, slots: Sequence[str]) -> I
     yield f"  {_format_reason(plan, answer)}"
     yield from _edges(plan, answer.path)
     if answer.reason == "file" and plan.shuffle is None:
-        places = [(first.hook, plan.hook(first.hook).where), (then.hook, plan.hook(then.hook).where)]
+        places = [
+            (first.hook, plan.hook(first.hook).where),
+            (then.hook, plan.hook(then.hook).where),
+        ]
         yield from columns(places, TEXT_INDENT)
     if slots:
         yield f"  both touch {' and '.join(slots)}, so it may matter; to state which is right:"
@@ -225,10 +252,19 @@ def _format_reason(plan: Plan, answer: OrderAnswer) -> str:
     if answer.reason == "file":
         return f"nothing says so but the shuffle with seed {plan.shuffle}"
     if first.phase != then.phase:
-        return f"no edge says so, but the phases do: {first.hook} is {first.phase}, {then.hook} is {then.phase}"
+        return (
+            f"no edge says so, but the phases do: {first.hook} is {first.phase}, {then.hook} is"
+            f" {then.phase}"
+        )
     if then.half == "exit":
-        return f"no edge says so, but {then.method} is left after all other hooks of phase {then.phase}"
-    return f"no edge says so, but {then.hook} must wait for a second half, and those come after the plain methods"
+        return (
+            f"no edge says so, but {then.method} is left after all other hooks of phase"
+            f" {then.phase}"
+        )
+    return (
+        f"no edge says so, but {then.hook} must wait for a second half, and those come after the"
+        " plain methods"
+    )
 
 
 def _with_group(plan: Plan, edge: Edge) -> str:
@@ -240,7 +276,9 @@ def _with_group(plan: Plan, edge: Edge) -> str:
 
 
 def _edges(plan: Plan, edges: Sequence[Edge], point: str | None = None) -> list[str]:
-    """Return a line for each edge with its source; edges of other points than `point`, if given, name theirs."""
+    """Return a line for each edge with its source; edges of other points than `point`,
+    if given, name theirs.
+    """
     rows = []
     for edge in edges:
         source = _with_group(plan, edge)
@@ -259,7 +297,8 @@ def _edges(plan: Plan, edges: Sequence[Edge], point: str | None = None) -> list[
 def _list_turning_edges(target: Target, answer: OrderAnswer) -> Iterator[str]:
     """Yield the edge that turns the two hooks of an answer, or the edges that stand against it.
 
-    Stated edges are in the answer already. For two exits of arounds the edge names the one that is entered first.
+    Stated edges are in the answer already. For two exits of arounds the edge names the one that is
+    entered first.
     """
     from hookflow.hooks.compile import compile_pipeline
 
@@ -284,7 +323,10 @@ def _list_turning_edges(target: Target, answer: OrderAnswer) -> Iterator[str]:
         turned = compile_pipeline(changed, target.base, target.plan.shuffle, imports=target.imports)
     except UserError as error:
         if not any(f"at {answer.point}" in problem.message for problem in error.problems):
-            yield f'{other_way} here alone: {{ at = "{answer.point}", after = [{names}] }} in points of [hooks.{inner}]'
+            yield (
+                f'{other_way} here alone: {{ at = "{answer.point}", after = [{names}] }} in points'
+                f" of [hooks.{inner}]"
+            )
             return
         yield f"{other_way}, one of these must go:"
         for step in error.problems[0].hint.split("\n    "):
@@ -296,7 +338,9 @@ def _list_turning_edges(target: Target, answer: OrderAnswer) -> Iterator[str]:
 
 
 def _list_stated_predecessors(target: Target, hook: str) -> list[str]:
-    """Return the hooks after which one fires by its own statement: in the file, else in its class."""
+    """Return the hooks after which one fires by its own statement: in the file,
+    else in its class.
+    """
     from hookflow.hooks.inspect import names_of
     from hookflow.hooks.registry import find_hook, find_without_import
 
@@ -312,7 +356,9 @@ def _list_stated_predecessors(target: Target, hook: str) -> list[str]:
 
 
 def _row(plan: Plan, binding: Binding) -> int:
-    """Return the place at which a plan fires a binding of another plan of the same hooks, among those of its point."""
+    """Return the place at which a plan fires a binding of another plan of the same hooks,
+    among those of its point.
+    """
     keys = [(other.hook, other.half, other.method) for other in plan.at(binding.point)]
     return keys.index((binding.hook, binding.half, binding.method))
 
@@ -338,14 +384,19 @@ def _without_common_point(target: Target, a: str, b: str) -> Iterator[str]:
         rows.append((place.point, place.hook, when))
     yield from columns(rows, TEXT_INDENT)
     for handover in result.handovers:
-        line = f"  {handover.writer} writes {' and '.join(handover.slots)}, which {handover.reader} reads"
+        line = (
+            f"  {handover.writer} writes {' and '.join(handover.slots)}, which {handover.reader}"
+            " reads"
+        )
         if handover.stale_round:
             line += f": what it reads is the last {handover.stale_round}'s"
         yield line
 
 
 def _name(plan: Plan, binding: Binding) -> str:
-    """Return the hook, with the half of its `around`, or with its method if it has several at this point."""
+    """Return the hook, with the half of its `around`,
+    or with its method if it has several at this point.
+    """
     if binding.half == "enter":
         return f"{binding.hook} (entering {binding.method})"
     if binding.half == "exit":

@@ -1,1 +1,4 @@
-"""The run directory: what a run tells the world, and what the world asks of a run. Files, so that they outlive both."""
+"""The run directory: what a run tells the world, and what the world asks of a run.
+
+Files, so that they outlive both.
+"""

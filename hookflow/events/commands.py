@@ -1,4 +1,6 @@
-"""Commands to a running training: which there are, how they are sent, and how a process is ended."""
+"""Commands to a running training: which there are, how they are sent,
+and how a process is ended.
+"""
 
 import contextlib
 import secrets
@@ -54,7 +56,12 @@ COMMANDS: Mapping[str, Command] = {
         Command("off", "HOOK", "switch a hook off"),
         Command("on", "HOOK", "switch a hook on again"),
         Command("set", "HOOK.ARGUMENT=VALUE", "set an argument that its hook declares settable"),
-        Command("rewind", "[CHECKPOINT]", "go back to a checkpoint, the latest by default", destructive=True),
+        Command(
+            "rewind",
+            "[CHECKPOINT]",
+            "go back to a checkpoint, the latest by default",
+            destructive=True,
+        ),
         Command("stop", "", "stop the run, with a checkpoint", destructive=True),
     )
 }
@@ -64,10 +71,13 @@ DEFAULT_TRACED_ITERATIONS = 10
 MOST_TRACED = 1000
 
 
-def find_command_problem(name: str, args: Sequence[str], settable: Mapping[str, Collection[str]]) -> str:
+def find_command_problem(
+    name: str, args: Sequence[str], settable: Mapping[str, Collection[str]]
+) -> str:
     """Return why a command cannot be executed, whatever the run does; empty if it can.
 
-    `settable` has every hook of the plan, with the arguments that may be set. The sender asks, and so does the run.
+    `settable` has every hook of the plan, with the arguments that may be set. The sender asks, and
+    so does the run.
     """
     command = COMMANDS.get(name)
     if command is None:
@@ -81,7 +91,9 @@ def find_command_problem(name: str, args: Sequence[str], settable: Mapping[str, 
         hook, argument, _ = split_setting(args[0])
         if not argument:
             return usage
-        return _find_hook_problem(hook, settable) or _find_argument_problem(hook, argument, settable[hook])
+        return _find_hook_problem(hook, settable) or _find_argument_problem(
+            hook, argument, settable[hook]
+        )
     if command.takes == "HOOK":
         return _find_hook_problem(args[0], settable)
     return ""
@@ -105,7 +117,9 @@ def _find_argument_problem(hook: str, argument: str, settable: Collection[str]) 
 
 
 def split_setting(text: str) -> tuple[str, str, str]:
-    """Return the hook, the argument and the value of `HOOK.ARGUMENT=VALUE`; an empty argument where it is none."""
+    """Return the hook, the argument and the value of `HOOK.ARGUMENT=VALUE`;
+    an empty argument where it is none.
+    """
     key, _, value = text.partition("=")
     hook, _, argument = key.strip().rpartition(".")
     value = value.strip()
@@ -115,27 +129,37 @@ def split_setting(text: str) -> tuple[str, str, str]:
 
 
 def send(run: RunDir, command: str, *args: str) -> str:
-    """Send a command to the run and return the id of its answer. Raises OSError without the right to write."""
+    """Send a command to the run and return the id of its answer.
+
+    Raises OSError without the right to write.
+    """
     request = secrets.token_hex(4)
     log = LogAppender(run.commands)
     try:
-        log.append([CommandRecord(id=request, cmd=command, args=[*args], t=time.time(), by=user_name())])
+        log.append(
+            [CommandRecord(id=request, cmd=command, args=[*args], t=time.time(), by=user_name())]
+        )
     finally:
         log.close()
     return request
 
 
 STOP_SIGNALS = ((signal.SIGTERM, 0.5), (signal.SIGINT, 10.0), (signal.SIGKILL, 10.0))
-"""The signals and the seconds to wait after each. SIGINT, the second, interrupts a hook or the wait for data."""
+"""The signals and the seconds to wait after each.
+
+SIGINT, the second, interrupts a hook or the wait for data.
+"""
 
 POLL_PERIOD_SECONDS = 0.1
 
 
 def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
-    """End the process of a run on this machine, with those that it has started; return whether it is gone.
+    """End the process of a run on this machine, with those that it has started; return whether it
+    is gone.
 
-    That is the process which `run.json` names, if it holds the lock: the file may be a copy, or of a run that is over.
-    `say` receives each signal. Raises PermissionError for a process of another user.
+    That is the process which `run.json` names, if it holds the lock: the file may be a copy, or of
+    a run that is over. `say` receives each signal. Raises PermissionError for a process of another
+    user.
     """
     for number, patience in STOP_SIGNALS:
         if run.life() != "alive":
@@ -147,7 +171,10 @@ def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
             except psutil.AccessDenied:
                 raise PermissionError(1, f"process {pid} is another user's") from None
             if not holds_lock:
-                say(f"process {pid}, which run.json names, does not hold the lock of this run: it is left alone")
+                say(
+                    f"process {pid}, which run.json names, does not hold the lock of this run: it"
+                    " is left alone"
+                )
                 return False
             say(f"{number.name} sent to process {pid}")
             process = psutil.Process(pid)

@@ -31,9 +31,11 @@ def checkpoint_owner(run: RunDir) -> RunDir:
 
 
 def delete_run(run: RunDir) -> None:
-    """Delete a run directory, and its checkpoints where it keeps them elsewhere; of a link, the link alone.
+    """Delete a run directory, and its checkpoints where it keeps them elsewhere; of a link, the
+    link alone.
 
-    The directory is moved aside first, so that no half of a run is left. Raises UserError where the run is locked.
+    The directory is moved aside first, so that no half of a run is left. Raises UserError where the
+    run is locked.
     """
     if run.path.is_symlink():
         run.path.unlink()
@@ -56,7 +58,10 @@ def delete_run(run: RunDir) -> None:
 
 
 def delete_checkpoints(run: RunDir, checkpoints: Iterable[Path]) -> None:
-    """Delete checkpoints of a run that owns them, with their names. Raises UserError where the run is locked."""
+    """Delete checkpoints of a run that owns them, with their names.
+
+    Raises UserError where the run is locked.
+    """
     locks = _lock(run)
     try:
         links = [entry for entry in run.checkpoints.iterdir() if entry.is_symlink()]

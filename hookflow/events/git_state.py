@@ -8,7 +8,9 @@ GIT_TIMEOUT_SECONDS = 10
 """Seconds that git may take; a run begins without its answer then."""
 
 GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
-"""Variables of the environment by which git takes a repository that is not the one of its folder."""
+"""Variables of the environment by which git takes a repository
+that is not the one of its folder.
+"""
 
 
 class GitError(Exception):
@@ -24,9 +26,12 @@ def ask_git(folder: Path, *words: str) -> bytes | None:
     # within a hook of git these name another repository than that of the folder
     environment = {name: value for name, value in os.environ.items() if name not in GIT_PLACES}
     environment["LC_ALL"] = "C"  # the reason is looked for in English
-    command = ["git", "--no-optional-locks", "-C", str(folder), *words]  # a look must not disturb other commands
+    # A look must not disturb other commands.
+    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=GIT_TIMEOUT_SECONDS, env=environment)
+        done = subprocess.run(
+            command, capture_output=True, check=False, timeout=GIT_TIMEOUT_SECONDS, env=environment
+        )
     except FileNotFoundError as error:
         raise GitError("git is not installed") from error
     except subprocess.TimeoutExpired as error:

@@ -1,4 +1,6 @@
-"""The weights that models of a run begin with, where they are those of a checkpoint of another run."""
+"""The weights that models of a run begin with,
+where they are those of a checkpoint of another run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from hookflow.events.rundir import RunDir
 
 @dataclass(frozen=True, slots=True)
 class WeightsSource:
-    """Weights of a checkpoint of a run, as they were when the run that begins with them was started."""
+    """Weights of a checkpoint of a run, as they were when the run
+    that begins with them was started.
+    """
 
     run: str
     """The id of the run."""
@@ -46,12 +50,21 @@ def weights_facts(sources: Mapping[str, WeightsSource]) -> dict[str, Any]:
 
 
 def read_recorded_weights(run: RunDir) -> dict[str, WeightsSource]:
-    """Return the weights that the models of a run began with, by the names of the models; those that can be read."""
+    """Return the weights that the models of a run began with, by the names of the models;
+    those that can be read.
+    """
     result = {}
     for model, facts in run.describe().get("weights", {}).items():
         with suppress(TypeError, ValueError):
             source = WeightsSource(**facts)
-            texts = (source.run, source.name, source.checkpoint, source.folder, source.entry, source.sha256)
+            texts = (
+                source.run,
+                source.name,
+                source.checkpoint,
+                source.folder,
+                source.entry,
+                source.sha256,
+            )
             if all(isinstance(text, str) for text in texts) and isinstance(source.it, int):
                 result[str(model)] = source
     return result

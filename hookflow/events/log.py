@@ -28,14 +28,19 @@ MASKED_KEYS = TEXT_KEYS | NAME_KEYS | BY_NAME | {"fp32"}
 
 AnyRecord = TypeVar("AnyRecord", bound=Mapping[str, Any])
 
-_LONE_SURROGATE = re.compile(r"\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
+_LONE_SURROGATE = re.compile(
+    r"\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
+)
 
 READ_CHUNK_BYTES = 1 << 20
-"""Bytes read at a time, so that opening the log of a long run leaves room for a key press in between."""
+"""Bytes read at a time, so that opening the log of a long run leaves
+room for a key press in between.
+"""
 
 
 def encode(record: Mapping[str, Any]) -> str:
-    """Return the record as one line of strict JSON, its strings `shortened` and its texts and names `masked`.
+    """Return the record as one line of strict JSON, its strings `shortened` and its texts and names
+    `masked`.
 
     Numbers that are not finite, and values that JSON does not know, become strings.
     """
@@ -77,7 +82,9 @@ def _short(value: Any) -> Any:
 
 
 class LogAppender:
-    """Writes records to the end of a file, each batch in one write, so that many may write and none is torn."""
+    """Writes records to the end of a file, each batch in one write,
+    so that many may write and none is torn.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -104,7 +111,8 @@ class LogAppender:
     def append(self, records: Iterable[Mapping[str, Any]]) -> int:
         """Append the records and return how many bytes that took.
 
-        Raises OSError when the disk does not take them all; the line that this tears costs no record that comes after.
+        Raises OSError when the disk does not take them all; the line that this tears costs no
+        record that comes after.
         """
         data = ("\n" * self._torn + "".join(encode(record) + "\n" for record in records)).encode()
         rest = memoryview(data)
@@ -120,7 +128,9 @@ class LogAppender:
 
 
 def iter_whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a log, each with the byte that it starts at, but those that are too long to be held."""
+    """Yield the lines of a log, each with the byte that it starts at,
+    but those that are too long to be held.
+    """
     start = 0
     at_start = True
     while line := file.readline(MAX_LINE_BYTES):
@@ -138,7 +148,8 @@ Line = TypeVar("Line")
 class TailReader(Generic[Line]):
     """Reads the records appended since the last look; a line still being written waits for its end.
 
-    `parse` returns the record of a line, or None to leave it out; it raises ValueError for a line that is no record.
+    `parse` returns the record of a line, or None to leave it out; it raises ValueError for a line
+    that is no record.
     """
 
     chunk = READ_CHUNK_BYTES
@@ -158,7 +169,8 @@ class TailReader(Generic[Line]):
         self._inode = 0
 
     def read(self) -> list[Line]:
-        """Return the next whole records, at most about `chunk` bytes of them; none when there is nothing new.
+        """Return the next whole records, at most about `chunk` bytes of them; none when there is
+        nothing new.
 
         A file that was removed and begun anew is read from its beginning.
         """
@@ -190,7 +202,8 @@ class TailReader(Generic[Line]):
             try:
                 self._add_line(line, records)
             except ValueError as error:
-                if not str(error).startswith("EOF"):  # a line without its end: the process that wrote it was killed
+                # A line without its end: the process that wrote it was killed.
+                if not str(error).startswith("EOF"):
                     self._pass_over(str(error))
         return records
 

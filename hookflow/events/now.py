@@ -1,11 +1,14 @@
-"""Where a training process is: its current binding, in twenty-four bytes of shared memory, and its stack.
+"""Where a training process is: its current binding, in twenty-four bytes of shared memory, and its
+stack.
 
-Three native values of 64 bits: the id of the binding that is being called (-1: none), the time it was entered (seconds
-of the machine's monotonic clock), and the training iterations done. The training thread writes them without a lock or
-a system call. They name a hook that never returns, and the last iteration of a killed process.
+Three native values of 64 bits: the id of the binding that is being called (-1: none), the time it
+was entered (seconds of the machine's monotonic clock), and the training iterations done. The
+training thread writes them without a lock or a system call. They name a hook that never returns,
+and the last iteration of a killed process.
 
-On Linux the memory is a sealed memfd, and the file in the run directory links to it through /proc: truncating a mapped
-file would kill the process (SIGBUS). A killed process leaves a link that leads nowhere. Elsewhere it is a plain file.
+On Linux the memory is a sealed memfd, and the file in the run directory links to it through /proc:
+truncating a mapped file would kill the process (SIGBUS). A killed process leaves a link that leads
+nowhere. Elsewhere it is a plain file.
 """
 
 import contextlib
@@ -32,14 +35,20 @@ NO_BINDING = -1
 class NowMemory:
     """The shared memory under `path`, until it is closed or collected.
 
-    Assign the binding's id to `ids[0]`, the time to `times[0]` and the iterations done to `iters[0]`.
+    Assign the binding's id to `ids[0]`, the time to `times[0]` and the iterations done to
+    `iters[0]`.
     """
 
     def __init__(self, path: Path) -> None:
-        path.unlink(missing_ok=True)  # an earlier attempt's; what it may lead to by now is not ours to write to
+        # An earlier attempt's; what it may lead to by now is not ours to write to.
+        path.unlink(missing_ok=True)
         self._memory, self._withdraw = _map(path)
         view = memoryview(self._memory)
-        self.ids, self.times, self.iters = view[:8].cast("q"), view[8:16].cast("d"), view[16:].cast("q")
+        self.ids, self.times, self.iters = (
+            view[:8].cast("q"),
+            view[8:16].cast("d"),
+            view[16:].cast("q"),
+        )
         self.ids[0], self.times[0] = NO_BINDING, time.perf_counter()
 
     def close(self) -> None:
@@ -51,7 +60,8 @@ class NowMemory:
 
 
 def read_current_binding(path: Path) -> tuple[int, float] | None:
-    """Return the id of the binding being called (or NO_BINDING) and the seconds since it was entered.
+    """Return the id of the binding being called (or NO_BINDING) and the seconds since it was
+    entered.
 
     Returns None where there is no memory, as once the process has ended.
     """
@@ -62,9 +72,11 @@ def read_current_binding(path: Path) -> tuple[int, float] | None:
 
 
 def open_memory(path: Path) -> BinaryIO:
-    """Open the memory that is shared under `path`; it stays readable once the process has been killed.
+    """Open the memory that is shared under `path`; it stays readable once the process has been
+    killed.
 
-    Raises OSError where there is none. The link in a copied run directory may lead to anything, and is not followed.
+    Raises OSError where there is none. The link in a copied run directory may lead to anything, and
+    is not followed.
     """
     if path.is_symlink() and str(path.readlink().readlink()) != f"/memfd:{_name(path)} (deleted)":
         raise FileNotFoundError(path)
@@ -72,7 +84,9 @@ def open_memory(path: Path) -> BinaryIO:
 
 
 def read_num_iters(memory: BinaryIO) -> int:
-    """Return the training iterations that were done when the memory was last written; 0 where it says none."""
+    """Return the training iterations that were done when the memory was last written;
+    0 where it says none.
+    """
     memory.seek(0)
     data = memory.read()
     if len(data) != NOW_LAYOUT.size:
@@ -82,7 +96,9 @@ def read_num_iters(memory: BinaryIO) -> int:
 
 
 def _name(path: Path) -> str:
-    """Return the name of the memory that is shared under `path`; it is another one in a copy of the directory."""
+    """Return the name of the memory that is shared under `path`;
+    it is another one in a copy of the directory.
+    """
     return f"hookflow {path.parent.stat().st_ino} {path.name}"
 
 
@@ -104,7 +120,9 @@ if sys.platform == "linux":
         target = f"/proc/{os.getpid()}/fd/{file}"
         try:
             os.ftruncate(file, NOW_LAYOUT.size)
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            fcntl.fcntl(
+                file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            )
             memory = mmap.mmap(file, NOW_LAYOUT.size)
             path.symlink_to(target)
         except OSError:
@@ -124,7 +142,9 @@ def _remove_link(path: Path, target: str, file: int, owner: int) -> None:
 
 
 STACK_DUMP_SIGNAL = signal.SIGUSR2
-"""At this signal a training process writes the stack of its training thread into its output, wherever it is."""
+"""At this signal a training process writes the stack of its training thread
+into its output, wherever it is.
+"""
 
 STACK_FRAME_PATTERN = re.compile(r'  File "(?:.*/site-packages/)?(.*)", line (\d+) in (.*)')
 """A frame as the process writes it, which is returned as py-spy has it."""
@@ -134,9 +154,11 @@ PATIENCE, POLL = 2.0, 0.05
 
 
 def stack(pid: int, output: Path) -> list[str]:
-    """Return the frames of the training thread of a process, the innermost first; none where they cannot be had.
+    """Return the frames of the training thread of a process, the innermost first; none where they
+    cannot be had.
 
-    They are those of py-spy where it is installed and allowed to look, else those that the process writes itself.
+    They are those of py-spy where it is installed and allowed to look, else those that the process
+    writes itself.
     """
     spy = shutil.which("py-spy")
     if spy:
@@ -148,13 +170,17 @@ def stack(pid: int, output: Path) -> list[str]:
     text = _read_dumped_stack(pid, output)
     frames_text = text.rpartition("(most recent call first):\n")[2]
     return [
-        STACK_FRAME_PATTERN.sub(r"\3 (\1:\2)", line) for line in frames_text.splitlines() if line.startswith("  File ")
+        STACK_FRAME_PATTERN.sub(r"\3 (\1:\2)", line)
+        for line in frames_text.splitlines()
+        if line.startswith("  File ")
     ]
 
 
 def _read_pyspy_frames(spy: str, pid: int) -> list[str]:
     """Return the frames of the main thread of a process by py-spy; none where it may not look."""
-    dumped = subprocess.run([spy, "dump", "--pid", str(pid)], capture_output=True, text=True, check=False)
+    dumped = subprocess.run(
+        [spy, "dump", "--pid", str(pid)], capture_output=True, text=True, check=False
+    )
     if dumped.returncode != 0:
         return []
     for thread in re.split(r"^(?=Thread )", dumped.stdout, flags=re.MULTILINE):
@@ -165,7 +191,9 @@ def _read_pyspy_frames(spy: str, pid: int) -> list[str]:
 
 
 def _read_dumped_stack(pid: int, output: Path) -> str:
-    """Let a process write its stack into its output, and return what has been written there since."""
+    """Let a process write its stack into its output,
+    and return what has been written there since.
+    """
     with output.open("rb") as file:
         file.seek(0, os.SEEK_END)
         os.kill(pid, STACK_DUMP_SIGNAL)

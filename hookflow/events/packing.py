@@ -1,10 +1,12 @@
-"""How records pack numbers: the columns of a `scalars` record, and the durations of a frame in bins.
+"""How records pack numbers: the columns of a `scalars` record, and the durations of a frame in
+bins.
 
-A column has a number for each row. It is a list; the number itself, where all rows have the same; or {row: number},
-where some rows have none. Numbers of fp32 are written with nine digits, and rounded to fp32 when they are read.
+A column has a number for each row. It is a list; the number itself, where all rows have the same;
+or {row: number}, where some rows have none. Numbers of fp32 are written with nine digits, and
+rounded to fp32 when they are read.
 
-A bin keeps the top three bits of a duration in nanoseconds: four bins an octave, each 14 to 25 % wide. The bins of
-durations add up, so any stretch of a run has percentiles of its own.
+A bin keeps the top three bits of a duration in nanoseconds: four bins an octave, each 14 to 25 %
+wide. The bins of durations add up, so any stretch of a run has percentiles of its own.
 """
 
 from array import array
@@ -18,7 +20,9 @@ Number = TypeVar("Number", int, float)
 
 
 class Row(NamedTuple):
-    """The numbers `v` that were logged at one iteration, by name; `t`, `it` and `ep` are those of a `Stamp`."""
+    """The numbers `v` that were logged at one iteration, by name; `t`,
+    `it` and `ep` are those of a `Stamp`.
+    """
 
     t: float
     it: int
@@ -51,11 +55,20 @@ def pack(rows: Sequence[Row]) -> Scalars:
     if fp32_names:
         columns_of_rows["fp32"] = fp32_names
     time = milliseconds[-1] / 1000
-    return {"k": "scalars", "t": time, "it": last.it, "ep": last.ep, **columns_of_rows, "v": packed_columns}
+    return {
+        "k": "scalars",
+        "t": time,
+        "it": last.it,
+        "ep": last.ep,
+        **columns_of_rows,
+        "v": packed_columns,
+    }
 
 
 def _shorten_fp32(values: list[float]) -> list[float] | None:
-    """Return numbers of fp32 with nine digits, which give them back to the bit; None where that makes none shorter."""
+    """Return numbers of fp32 with nine digits, which give them back to the bit;
+    None where that makes none shorter.
+    """
     if _round_to_fp32(values) != values:
         return None  # numbers of fp64
     short_values = [float(f"{value:.9g}") for value in values]
@@ -159,7 +172,9 @@ def bounds(index: int) -> tuple[int, int]:
 
 
 def pack_bins(filled: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """Return bins as a frame has them: the first bin, and the counts from there on; -n passes over n empty bins."""
+    """Return bins as a frame has them: the first bin, and the counts from there on;
+    -n passes over n empty bins.
+    """
     if not filled:
         return [0]
     expected = filled[0]
@@ -184,7 +199,8 @@ def add_packed(counts: dict[int, int], bins: Sequence[int], sign: Literal[1, -1]
 
 
 def compute_percentile(counts: Mapping[int, int], share: float) -> float:
-    """Return the duration in nanoseconds below which `share` (0 to 1) of the counted ones lie, to a bin's width.
+    """Return the duration in nanoseconds below which `share` (0 to 1) of the counted ones lie, to a
+    bin's width.
 
     Returns 0.0 when nothing has been counted.
     """

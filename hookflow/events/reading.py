@@ -1,8 +1,10 @@
-"""Strict reading of files in run directories: only regular ones, and whatever is wrong in their JSON is a ValueError.
+"""Strict reading of files in run directories: only regular ones, and whatever is wrong in their
+JSON is a ValueError.
 
-The records of a log are validated against their declarations in `hookflow.events.records`, so that readers can rely on
-their types and bounds. Keys that are left out get `KEY_DEFAULTS`; unknown keys and kinds are let through. pydantic_core
-alone validates: to import pydantic takes longer than a command that reads a run.
+The records of a log are validated against their declarations in `hookflow.events.records`, so that
+readers can rely on their types and bounds. Keys that are left out get `KEY_DEFAULTS`; unknown keys
+and kinds are let through. pydantic_core alone validates: to import pydantic takes longer than a
+command that reads a run.
 """
 
 import errno
@@ -12,7 +14,18 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, BinaryIO, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    BinaryIO,
+    Literal,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError, from_json
 from pydantic_core import core_schema as schema
@@ -41,8 +54,12 @@ MAX_TIME = 1e11
 
 KEY_DEFAULTS: Mapping[type, Mapping[str, Any]] = {
     Run: {
-        **dict.fromkeys(("pipeline", "host", "python", "torch", "device", "precision", "model", "strategy"), ""),
-        **dict.fromkeys(("it", "ep", "version", "pid", "params", "seed", "max_epochs", "max_iters"), 0),
+        **dict.fromkeys(
+            ("pipeline", "host", "python", "torch", "device", "precision", "model", "strategy"), ""
+        ),
+        **dict.fromkeys(
+            ("it", "ep", "version", "pid", "params", "seed", "max_epochs", "max_iters"), 0
+        ),
         **dict.fromkeys(("iters_per_epoch", "rank"), 0),
         **{key: {} for key in ("data", "limited", "modes")},
         **dict.fromkeys(("resumed_from", "forked_from")),
@@ -50,19 +67,32 @@ KEY_DEFAULTS: Mapping[type, Mapping[str, Any]] = {
         "epoch_lengths": [],
         "world": 1,
     },
-    DataInfo: {"name": "", "examples": 0, "batches": 0, "batch_size": 0, "synthetic": False, "note": ""},
+    DataInfo: {
+        "name": "",
+        "examples": 0,
+        "batches": 0,
+        "batch_size": 0,
+        "synthetic": False,
+        "note": "",
+    },
     Error: {"at": "", "causes": ""},
     OnDevice: {"launch_bound": 0},
     Acknowledged: {"args": []},
     CommandRecord: {"args": []},
     End: {"status": "failed", "exit": 1, "reason": "", "seconds": 0.0},
 }
-"""Defaults of keys that may be left out, by record; `elapsed` of a frame and the `Rows` may be, too, without one."""
+"""Defaults of keys that may be left out, by record;
+`elapsed` of a frame and the `Rows` may be, too, without one.
+"""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises OSError where there is none, or where it is a pipe, a socket or a device."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for who writes to it
+    """Open a file for reading.
+
+    Raises OSError where there is none, or where it is a pipe, a socket or a device.
+    """
+    # A pipe would wait for who writes to it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
@@ -79,7 +109,10 @@ def read_regular(path: Path) -> bytes:
 
 
 def read_json(text: str | bytes, *, nan: bool = False) -> Any:
-    """Return the value of a JSON text; with `nan`, NaN and infinities are allowed. Raises ValueError."""
+    """Return the value of a JSON text; with `nan`, NaN and infinities are allowed.
+
+    Raises ValueError.
+    """
     try:
         return from_json(text, allow_inf_nan=nan)
     except RecursionError:  # nothing that hookflow writes is nested so deep
@@ -87,7 +120,10 @@ def read_json(text: str | bytes, *, nan: bool = False) -> Any:
 
 
 def read_object(text: str | bytes, *, nan: bool = False) -> dict[str, Any]:
-    """Return the JSON object of a text, as `read_json` does. Raises ValueError where it is anything else."""
+    """Return the JSON object of a text, as `read_json` does.
+
+    Raises ValueError where it is anything else.
+    """
     result = read_json(text, nan=nan)
     if not isinstance(result, dict):
         raise ValueError("no JSON object")
@@ -95,7 +131,10 @@ def read_object(text: str | bytes, *, nan: bool = False) -> dict[str, Any]:
 
 
 def read_record(line: str | bytes) -> Record:
-    """Return the record of a line of an event log. Raises ValueError where it is not what its kind declares."""
+    """Return the record of a line of an event log.
+
+    Raises ValueError where it is not what its kind declares.
+    """
     result = read_object(line)
     kind = str(result.get("k"))
     validators = _make_validators()
@@ -156,7 +195,9 @@ def _table_schema(
     fields = {}
     for key, hint in hints.items():
         if key == "t":
-            value_schema: schema.CoreSchema = schema.float_schema(strict=True, ge=0, lt=MAX_TIME, allow_inf_nan=False)
+            value_schema: schema.CoreSchema = schema.float_schema(
+                strict=True, ge=0, lt=MAX_TIME, allow_inf_nan=False
+            )
         else:
             value_schema = _schema_of(hint)
         if key in defaults:
@@ -194,13 +235,21 @@ def _make_row_error() -> PydanticCustomError:
 
 def _check_figures(record: Frame) -> Frame:
     if "beside" in record and any(len(figures) != 5 for figures in record["beside"].values()):
-        raise PydanticCustomError("beside", "firings beside the training without their five figures")
-    if "device" in record and any(len(figures) != 2 for figures in record["device"]["hooks"].values()):
+        raise PydanticCustomError(
+            "beside", "firings beside the training without their five figures"
+        )
+    if "device" in record and any(
+        len(figures) != 2 for figures in record["device"]["hooks"].values()
+    ):
         raise PydanticCustomError("device", "firings on the device without their two figures")
     return record
 
 
-FURTHER_CHECKS: Mapping[type, Any] = {Frame: _check_figures, Histogram: _check_edges, Scalars: _check_rows}
+FURTHER_CHECKS: Mapping[type, Any] = {
+    Frame: _check_figures,
+    Histogram: _check_edges,
+    Scalars: _check_rows,
+}
 """Checks of a record whose fields are valid, one by one."""
 
 
@@ -218,7 +267,9 @@ def _number_schema() -> schema.CoreSchema:
 
 
 def _schema_of(hint: Any) -> schema.CoreSchema:
-    """Return the schema of a type in a record's declaration; values of mappings may be the strings "nan" and "inf"."""
+    """Return the schema of a type in a record's declaration;
+    values of mappings may be the strings "nan" and "inf".
+    """
     if is_typeddict(hint):
         return _record_schema(hint)
     if hint == Column:
@@ -266,10 +317,16 @@ def _record_schema(record_type: Any) -> schema.CoreSchema:
 
 
 def _make_column_schema() -> schema.CoreSchema:
-    """Return the schema of a column of scalars: a number for each row, one for all, or numbers by row."""
+    """Return the schema of a column of scalars: a number for each row, one for all,
+    or numbers by row.
+    """
     value = schema.float_schema()
     row = _string_schema(r"^[0-9]{1,4}$")
-    forms: list[schema.CoreSchema] = [schema.list_schema(value), value, schema.dict_schema(row, value)]
+    forms: list[schema.CoreSchema] = [
+        schema.list_schema(value),
+        value,
+        schema.dict_schema(row, value),
+    ]
     return schema.union_schema([*forms], mode="left_to_right")
 
 

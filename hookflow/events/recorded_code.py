@@ -1,8 +1,9 @@
-"""The code of a run: the files of the project that an attempt has run, kept in the run directory and compared.
+"""The code of a run: the files of the project that an attempt has run, kept in the run directory
+and compared.
 
-The folder `code` of a run directory has a zip archive for each attempt that ran other code than the one before it:
-`1.zip`, `2.zip`, … It holds the files by their paths, and the facts in `CODE.json`. `0.zip` is what the parent of a
-fork ran.
+The folder `code` of a run directory has a zip archive for each attempt that ran other code than the
+one before it: `1.zip`, `2.zip`, … It holds the files by their paths, and the facts in `CODE.json`.
+`0.zip` is what the parent of a fork ran.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ MAX_FACTS = 16 * 1024 * 1024
 FACTS_ENTRY = "CODE.json"
 DIFF_ENTRY = "git.diff"
 FILES_FOLDER = "files"
-"""The entries of an archive: its facts, the difference to the git commit, and the folder of the files."""
+"""The entries of an archive: its facts, the difference to the git commit,
+and the folder of the files.
+"""
 
 SHOWN_LINES = 40
 """Lines of the difference of a file that a command shows."""
@@ -80,7 +83,9 @@ class GitState:
 
 @dataclass(frozen=True)
 class CodeSnapshot:
-    """Files of a project by their paths: relative to `root` with `/`, or absolute where they lie elsewhere."""
+    """Files of a project by their paths: relative to `root` with `/`,
+    or absolute where they lie elsewhere.
+    """
 
     root: Path
     files: Mapping[str, CodeFile]
@@ -119,7 +124,9 @@ class RecordedCode(CodeSnapshot):
         return _read_entry(self.archive, DIFF_ENTRY, MAX_DIFF)
 
     def on_disk(self, root: Path | None = None) -> CodeSnapshot:
-        """Return the same files as they are now, without those that are gone; below `root` where that is given."""
+        """Return the same files as they are now, without those that are gone;
+        below `root` where that is given.
+        """
         now = root or self.root
         return CodeSnapshot(now, dict(_iter_files_on_disk(now, self.files)))
 
@@ -169,15 +176,18 @@ def code_folder(run: RunDir) -> Path:
 
 
 def list_recorded_codes(run: RunDir) -> list[RecordedCode]:
-    """Return every code that a run has recorded, in their order; those that cannot be read are left out."""
+    """Return every code that a run has recorded, in their order;
+    those that cannot be read are left out.
+    """
     archives = [path for path in code_folder(run).glob("*.zip") if path.stem.isdecimal()]
     codes = [_read_archive(path) for path in sorted(archives, key=lambda path: int(path.stem))]
     return [code for code in codes if code is not None]
 
 
 def find_latest_code(run: RunDir) -> RecordedCode | None:
-    """Return the code of the latest attempt; None where none is recorded. The code of a parent is not the run's
-    own."""
+    """Return the code of the latest attempt; None where none is recorded. The code of a parent is
+    not the run's own.
+    """
     own = [code for code in list_recorded_codes(run) if code.number > 0]
     if not own:
         return None
@@ -187,8 +197,8 @@ def find_latest_code(run: RunDir) -> RecordedCode | None:
 def code_before(run: RunDir, it: int) -> RecordedCode | None:
     """Return the code that has led to the state after iteration `it`; None where none is recorded.
 
-    A checkpoint after iteration `it` was saved by the last attempt that began before it: each later attempt that began
-    before it would have removed the checkpoint.
+    A checkpoint after iteration `it` was saved by the last attempt that began before it: each later
+    attempt that began before it would have removed the checkpoint.
     """
     codes = list_recorded_codes(run)
     earlier = [code for code in codes if code.it < it]
@@ -202,8 +212,8 @@ def code_before(run: RunDir, it: int) -> RecordedCode | None:
 def compare_code(then: CodeSnapshot, now: CodeSnapshot) -> list[CodeChange]:
     """Return the files that differ, by their paths.
 
-    A file that only one side has counts, unless it was imported late, which the other run may not have come to, or is
-    the script that has started a run.
+    A file that only one side has counts, unless it was imported late, which the other run may not
+    have come to, or is the script that has started a run.
     """
     changes = []
     for path in sorted(then.files.keys() | now.files.keys()):
@@ -220,12 +230,15 @@ def compare_code(then: CodeSnapshot, now: CodeSnapshot) -> list[CodeChange]:
 
 
 def describe_changes(changes: Iterable[CodeChange]) -> Iterator[str]:
-    """Yield the differences of the code as commands show them: each file, and the first lines of its difference."""
+    """Yield the differences of the code as commands show them: each file,
+    and the first lines of its difference.
+    """
     for change in changes:
         if change.kind == "changed":
             yield change.place
         else:
-            yield f"{change.path} ({'only the first has it' if change.kind == 'gone' else 'only the second has it'})"
+            having = "first" if change.kind == "gone" else "second"
+            yield f"{change.path} (only the {having} has it)"
         yield from (f"  {line}" for line in change.diff[:SHOWN_LINES])
         if len(change.diff) > SHOWN_LINES:
             yield f"  … {len(change.diff) - SHOWN_LINES:,} more lines"
@@ -245,12 +258,15 @@ def _changed_file(path: str, then: bytes | None, now: bytes | None) -> CodeChang
     while same < min(len(old), len(new)) and old[same] == new[same]:
         same += 1
     line = min(same + 1, max(len(new), 1))
-    diff = tuple(difflib.unified_diff(old, new, lineterm="", n=2))[2:]  # without the names of the files
+    # Without the names of the files.
+    diff = tuple(difflib.unified_diff(old, new, lineterm="", n=2))[2:]
     return CodeChange(path, "changed", line, diff)
 
 
 def decode_source(content: bytes) -> str:
-    """Return the text of a source file in the encoding that it states; bytes that are none in it are replaced."""
+    """Return the text of a source file in the encoding that it states;
+    bytes that are none in it are replaced.
+    """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
         return content.decode(encoding, "replace")
@@ -259,7 +275,9 @@ def decode_source(content: bytes) -> str:
 
 
 def content_to_keep(content: bytes) -> bytes:
-    """Return what is kept of a file: its bytes, with references in the place of values that are masked."""
+    """Return what is kept of a file: its bytes,
+    with references in the place of values that are masked.
+    """
     if not has_masks():
         return content
     encoding = "utf-8"
@@ -276,7 +294,10 @@ def compute_checksum(content: bytes) -> str:
 
 
 def read_code_file(path: Path) -> bytes:
-    """Return what is in a file, or in a file of a zip archive that Python imports from. Raises OSError."""
+    """Return what is in a file, or in a file of a zip archive that Python imports from.
+
+    Raises OSError.
+    """
     try:
         with open_regular(path) as file:
             return file.read()
@@ -291,7 +312,8 @@ def read_code_file(path: Path) -> bytes:
 
 
 def describe_file(path: Path, module: str = "", *, late: bool = False) -> tuple[CodeFile, bytes]:
-    """Return the facts of a file, and what may be kept of it. Raises OSError where it cannot be read.
+    """Return the facts of a file, and what may be kept of it. Raises OSError where it cannot be
+    read.
 
     The checksum is that of what would be kept, so that it says nothing of a masked value.
     """
@@ -299,7 +321,10 @@ def describe_file(path: Path, module: str = "", *, late: bool = False) -> tuple[
         size = path.stat().st_size
         if size > MAX_TEXT:
             digest = _compute_file_checksum(path)
-            return CodeFile(digest, size, module, late, f"it has more than {MAX_TEXT // 1024} kB"), b""
+            return (
+                CodeFile(digest, size, module, late, f"it has more than {MAX_TEXT // 1024} kB"),
+                b"",
+            )
     content = read_code_file(path)
     kept = content_to_keep(content)
     left_out = ""
@@ -316,14 +341,18 @@ def _compute_file_checksum(path: Path) -> str:
     return result.hexdigest()
 
 
-def _iter_files_on_disk(root: Path, files: Mapping[str, CodeFile]) -> Iterator[tuple[str, CodeFile]]:
+def _iter_files_on_disk(
+    root: Path, files: Mapping[str, CodeFile]
+) -> Iterator[tuple[str, CodeFile]]:
     for path, file in files.items():
         with suppress(OSError):
             yield path, describe_file(root / path, file.module, late=file.late)[0]
 
 
 def entry_name(path: str) -> str:
-    """Return the name of a file in an archive, and in a folder of exported code: it leads nowhere else."""
+    """Return the name of a file in an archive, and in a folder of exported code:
+    it leads nowhere else.
+    """
     pure = PurePosixPath(path)
     parts = [part for part in pure.parts if part not in ("/", "..", ".")]
     if pure.is_absolute() or ".." in pure.parts:
@@ -344,7 +373,8 @@ def write_code(
 ) -> RecordedCode:
     """Write the code of an attempt that begins after iteration `it`, whole or not at all.
 
-    With a `number` it replaces what was recorded under it. Texts beyond `MAX_TEXTS` are not kept. Raises OSError.
+    With a `number` it replaces what was recorded under it. Texts beyond `MAX_TEXTS` are not kept.
+    Raises OSError.
     """
     folder = code_folder(run)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -358,7 +388,10 @@ def write_code(
         "git": None if git is None else asdict(git),
         "files": {path: asdict(file) for path, file in described.items()},
     }
-    with open_replacement(archive) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as written:
+    with (
+        open_replacement(archive) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as written,
+    ):
         written.writestr(_entry(FACTS_ENTRY), json.dumps(facts, indent=1))
         if diff:
             written.writestr(_entry(DIFF_ENTRY), diff)
@@ -368,7 +401,9 @@ def write_code(
     return RecordedCode(root, described, archive, it, git)
 
 
-def _within_limit(files: Mapping[str, CodeFile], contents: Mapping[str, bytes]) -> dict[str, CodeFile]:
+def _within_limit(
+    files: Mapping[str, CodeFile], contents: Mapping[str, bytes]
+) -> dict[str, CodeFile]:
     result = {}
     room = MAX_TEXTS
     for path, file in files.items():
@@ -401,7 +436,9 @@ def copy_code(code: RecordedCode, run: RunDir) -> None:
 
 
 def _read_archive(archive: Path) -> RecordedCode | None:
-    """Return the code in an archive; None where that is damaged, or was not written by this program."""
+    """Return the code in an archive; None where that is damaged,
+    or was not written by this program.
+    """
     try:
         text = _read_entry(archive, FACTS_ENTRY, MAX_FACTS)
         facts = read_object(text or b"")
@@ -419,21 +456,39 @@ def _code_file(facts: Mapping[str, Any]) -> CodeFile:
     if not re.fullmatch("[0-9a-f]{64}", facts["sha256"]):
         raise ValueError("no checksum")
     return CodeFile(
-        facts["sha256"], int(facts["bytes"]), str(facts["module"]), bool(facts["late"]), str(facts["left_out"])
+        facts["sha256"],
+        int(facts["bytes"]),
+        str(facts["module"]),
+        bool(facts["late"]),
+        str(facts["left_out"]),
     )
 
 
 def _read_git_state(facts: Mapping[str, Any]) -> GitState:
     changed = tuple(str(path) for path in facts["changed"])
-    return GitState(str(facts["commit"]), str(facts["branch"]), changed, str(facts["diff_left_out"]))
+    return GitState(
+        str(facts["commit"]), str(facts["branch"]), changed, str(facts["diff_left_out"])
+    )
 
 
 def _read_entry(archive: Path, name: str, limit: int) -> bytes | None:
     """Return an entry of a zip archive; None where there is none, or it is larger than `limit`."""
     try:
-        with open_regular(archive) as file, zipfile.ZipFile(file) as entries, entries.open(name) as entry:
+        with (
+            open_regular(archive) as file,
+            zipfile.ZipFile(file) as entries,
+            entries.open(name) as entry,
+        ):
             content = entry.read(limit + 1)
-    except (OSError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError):
+    except (
+        OSError,
+        KeyError,
+        zipfile.BadZipFile,
+        RuntimeError,
+        NotImplementedError,
+        EOFError,
+        ValueError,
+    ):
         return None
     if len(content) > limit:
         return None

@@ -1,9 +1,10 @@
-"""The records of an event log: one JSON object a line, with kind `k` and time stamp `t` (seconds since 1970).
+"""The records of an event log: one JSON object a line, with kind `k` and time stamp `t` (seconds
+since 1970).
 
-A log is a sequence of *differences*: counts and histograms of a frame cover the time since the frame before it, so
-that any stretch of a run can be added up on its own. A reader must skip unknown kinds and keys.
-`hookflow.events.reading` validates each record against these types and bounds. Keys of records that are written often
-are short; durations in them are in nanoseconds.
+A log is a sequence of *differences*: counts and histograms of a frame cover the time since the
+frame before it, so that any stretch of a run can be added up on its own. A reader must skip unknown
+kinds and keys. `hookflow.events.reading` validates each record against these types and bounds. Keys
+of records that are written often are short; durations in them are in nanoseconds.
 """
 
 import time
@@ -21,7 +22,9 @@ DEVICE = 1
 """The track of a trace with the times on the device, below that of the training thread."""
 
 BACKGROUND = 2
-"""The first track of a trace with the firings of an offloaded hook; those of other hooks have the ones that follow."""
+"""The first track of a trace with the firings of an offloaded hook;
+those of other hooks have the ones that follow.
+"""
 
 MAX_WORLD_SIZE = 1 << 14
 """Ranks that a run has at most."""
@@ -44,7 +47,10 @@ Status = Literal["finished", "stopped", "interrupted", "failed"]
 
 
 class DataInfo(TypedDict):
-    """Where one split's data came from. `synthetic` data says nothing about the real set, and every display says so."""
+    """Where one split's data came from.
+
+    `synthetic` data says nothing about the real set, and every display says so.
+    """
 
     name: str
     """The name of the dataset."""
@@ -61,7 +67,10 @@ class DataInfo(TypedDict):
 
 
 class Layer(TypedDict):
-    """A module with parameters of its own. A parameter that several modules share is that of the first."""
+    """A module with parameters of its own.
+
+    A parameter that several modules share is that of the first.
+    """
 
     name: str
     """The name of the module."""
@@ -78,7 +87,9 @@ class Layer(TypedDict):
 
 
 class Stamp(TypedDict):
-    """When a record was written, and how far the run was then: the iterations and epochs that were done."""
+    """When a record was written, and how far the run was then:
+    the iterations and epochs that were done.
+    """
 
     t: float
     """Seconds since 1970, UTC."""
@@ -89,7 +100,9 @@ class Stamp(TypedDict):
 
 
 class Run(Stamp):
-    """The first record of each attempt: `it` and `ep` are 0, or those of the checkpoint that it resumes from."""
+    """The first record of each attempt: `it` and `ep` are 0,
+    or those of the checkpoint that it resumes from.
+    """
 
     k: Literal["run"]
     version: int
@@ -127,13 +140,19 @@ class Run(Stamp):
     iters_per_epoch: int
     """Training iterations in an epoch; in the first one, where the lengths differ."""
     epoch_lengths: list[tuple[int, int]]
-    """Where epochs have different lengths: the first epoch of each length, counted from 0, and its iterations."""
+    """Where epochs have different lengths: the first epoch of each length, counted from 0,
+    and its iterations.
+    """
     modes: dict[str, Mode]
     """The metrics that hooks monitor, and whether less or more of each is better."""
     resumed_from: str | None
-    """The directory of the checkpoint, below `checkpoints`; null in a run that starts from scratch."""
+    """The directory of the checkpoint, below `checkpoints`;
+    null in a run that starts from scratch.
+    """
     forked_from: str | None
-    """The run and the checkpoint that a fork begins with, RUN:CHECKPOINT; null in any other attempt."""
+    """The run and the checkpoint that a fork begins with, RUN:CHECKPOINT;
+    null in any other attempt.
+    """
     rank: Annotated[int, range(MAX_WORLD_SIZE)]
     """The rank of this log, of `world` processes that train together: each has one of its own."""
     world: Annotated[int, range(1, MAX_WORLD_SIZE + 1)]
@@ -146,19 +165,24 @@ class Offloaded(TypedDict, total=False):
     """The work of offloaded hooks, of a run that has any."""
 
     beside: dict[BindingId, list[int]]
-    """By binding: [firings, total ns, longest ns] in the hook's thread since the frame before, the firings that wait,
-    and those that were dropped since the start."""
+    """By binding: [firings, total ns, longest ns] in the hook's thread since the frame before, the
+    firings that wait, and those that were dropped since the start.
+    """
 
 
 class OnDevice(TypedDict):
-    """The time on the stream of an accelerator, of training iterations that were sampled since the frame before."""
+    """The time on the stream of an accelerator,
+    of training iterations that were sampled since the frame before.
+    """
 
     iters: int
     """How many iterations were sampled."""
     ns: int
     """Their nanoseconds on the device."""
     launch_bound: int
-    """The part of them that it spent with no earlier work, as slow as the host that launched the next."""
+    """The part of them that it spent with no earlier work,
+    as slow as the host that launched the next.
+    """
     phases: dict[str, int]
     """The same by phase."""
     hooks: dict[BindingId, list[int]]
@@ -197,7 +221,9 @@ class Frame(Stamp, Offloaded, Timed, Checked):
     iters: list[Any]
     """Whole training iterations: [how many, total ns, longest ns, last ns, bins]."""
     hooks: dict[BindingId, list[Any]]
-    """The same for each binding by its id in `plan.json`: its firings since the frame that had them last."""
+    """The same for each binding by its id in `plan.json`:
+    its firings since the frame that had them last.
+    """
     cost: int
     """Nanoseconds that writing the log took since the frame before."""
     elapsed: float
@@ -214,15 +240,21 @@ class Rows(TypedDict, total=False):
     ms: Signed | list[Signed]
     """The milliseconds from each row to the next, likewise."""
     fp32: list[str]
-    """The names whose numbers are fp32: nine digits are written, and rounding to fp32 makes them exact."""
+    """The names whose numbers are fp32: nine digits are written,
+    and rounding to fp32 makes them exact.
+    """
 
 
 class Scalars(Stamp, Rows):
-    """The numbers passed to `run.log`, in a row for each iteration: the iteration under way, until it is done."""
+    """The numbers passed to `run.log`, in a row for each iteration:
+    the iteration under way, until it is done.
+    """
 
     k: Literal["scalars"]
     v: dict[str, Column]
-    """The numbers by name: a list, one number where all rows have the same, or {row: number} where some have none."""
+    """The numbers by name: a list, one number where all rows have the same, or {row:
+    number} where some have none.
+    """
 
 
 class Metrics(Stamp):
@@ -299,7 +331,9 @@ class Histogram(Logged):
     edges: list[float]
     """The edges of the bins, one more than there are bins."""
     counts: list[int]
-    """How many numbers lie in each bin; those on an edge belong to the bin above, at the last edge to that below."""
+    """How many numbers lie in each bin; those on an edge belong to the bin above,
+    at the last edge to that below.
+    """
 
 
 class Trace(Stamp):
@@ -333,7 +367,9 @@ class Acknowledged(Stamp):
 
 
 class Throttle(Stamp):
-    """A hook over its budget fires less often from here on, or more often again; also after a resume."""
+    """A hook over its budget fires less often from here on, or more often again;
+    also after a resume.
+    """
 
     k: Literal["throttle"]
     hook: str
@@ -345,8 +381,9 @@ class Throttle(Stamp):
 
 
 class Progress(Stamp):
-    """How far a piece of work within a hook is, as `run.progress` shows it. Written when it begins and ends, and now
-    and then while it moves."""
+    """How far a piece of work within a hook is, as `run.progress` shows it. Written when it begins
+    and ends, and now and then while it moves.
+    """
 
     k: Literal["progress"]
     hook: str
@@ -374,7 +411,9 @@ class Message(Stamp):
     level: Level
     """How serious it is."""
     source: str
-    """The source: a hook's name, "task", "hookflow", or Python's "warnings" and "logging.NAME", each text once."""
+    """The source: a hook's name, "task", "hookflow",
+    or Python's "warnings" and "logging.NAME", each text once.
+    """
     text: str
     """The text."""
 
@@ -392,18 +431,25 @@ class Error(Stamp):
     text: str
     """Its message."""
     traceback: str
-    """The traceback, as Python prints it; the message alone where no frame is the user's, as of a loss that is NaN."""
+    """The traceback, as Python prints it; the message alone where no frame is the user's,
+    as of a loss that is NaN.
+    """
     at: str
     """The innermost frame in the user's own files, "file:line"; empty where there is none."""
     causes: str
-    """What is known of it, in lines: of a forward pass "at FILE:LINE, layer head (Linear 6→3) was given …", and the
-    batch; then the exceptions that led to it, the last one first: "caused by ValueError: …", "at FILE:LINE: …"."""
+    """What is known of it, in lines: of a forward pass "at FILE:LINE, layer head (Linear 6→3) was
+    given …", and the batch; then the exceptions that led to it, the last one first: "caused by
+    ValueError: …", "at FILE:LINE: …".
+    """
     action: Literal["raise", "disable", "ignore"]
     """The consequence: the run ended, the hook was switched off, or nothing."""
 
 
 class End(Stamp):
-    """The end of an attempt; frames may follow. A log without it: the run is alive, or was killed."""
+    """The end of an attempt; frames may follow.
+
+    A log without it: the run is alive, or was killed.
+    """
 
     k: Literal["end"]
     status: Status
@@ -425,7 +471,9 @@ class Refused(Stamp):
     reason: str
     """Why, for people."""
     traceback: str
-    """The traceback of the exception; empty where a mistake of the user or a signal was the reason."""
+    """The traceback of the exception; empty where a mistake of the
+    user or a signal was the reason.
+    """
 
 
 Media = Image | Text | Histogram
@@ -449,14 +497,18 @@ RECORD_KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_
 """The kinds of records that this version knows."""
 
 LATE_KINDS = ("checkpoint", "image", "histogram", "trace", "refused", "error")
-"""Kinds of records that may be of another iteration than the one done: an earlier one, or the one under way."""
+"""Kinds of records that may be of another iteration than the one done: an earlier one,
+or the one under way.
+"""
 
 TEXT_LIMIT = 64 * 1024
 """Bytes that are recorded of a string."""
 
 
 def shorten_text(text: str) -> str:
-    """Return a string of at most TEXT_LIMIT bytes; one that was cut ends in how many bytes of it are left out."""
+    """Return a string of at most TEXT_LIMIT bytes;
+    one that was cut ends in how many bytes of it are left out.
+    """
     data = text.encode(errors="replace")
     if len(data) <= TEXT_LIMIT:
         return text
@@ -465,7 +517,9 @@ def shorten_text(text: str) -> str:
 
 
 class CommandRecord(TypedDict):
-    """A line of the command log: a request to the run, which answers with an `ack` of the same `id`."""
+    """A line of the command log: a request to the run,
+    which answers with an `ack` of the same `id`.
+    """
 
     id: str
     """Eight hexadecimal digits, which the answer repeats."""
@@ -480,6 +534,11 @@ class CommandRecord(TypedDict):
 
 
 def make_stamped_record(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:
-    """Return a record from its kind and fields, stamped with the time and a place; its strings are `shortened`."""
-    short = {name: shorten_text(value) if isinstance(value, str) else value for name, value in fields.items()}
+    """Return a record from its kind and fields, stamped with the time and a place;
+    its strings are `shortened`.
+    """
+    short = {
+        name: shorten_text(value) if isinstance(value, str) else value
+        for name, value in fields.items()
+    }
     return cast("Record", {"k": kind, "t": time.time(), "it": it, "ep": ep, **short})

@@ -1,8 +1,8 @@
 """A claim on a run directory, for a file system that knows no locks.
 
-A claim is a symbolic link `claim.N` whose target names a process: the system makes it whole or not at all, and makes
-no second one of that name. It counts as long as its process lives. A claim of another machine does not count, since
-it is unknown here whether its process lives.
+A claim is a symbolic link `claim.N` whose target names a process: the system makes it whole or not
+at all, and makes no second one of that name. It counts as long as its process lives. A claim of
+another machine does not count, since it is unknown here whether its process lives.
 """
 
 import contextlib
@@ -17,8 +17,11 @@ from hookflow.events.process_life import read_start_time
 
 CLAIM_NAME = re.compile(r"claim\.(\d{1,9})")
 
-CLAIM_TARGET = re.compile(r"pid=(\d{1,18}) started=(\d{1,18}) folder=(\d{1,30}) host=(.*)", re.DOTALL)
-"""The holder of a claim: the process, when it has started (ms), the inode of the run directory, and the machine.
+CLAIM_TARGET = re.compile(
+    r"pid=(\d{1,18}) started=(\d{1,18}) folder=(\d{1,30}) host=(.*)", re.DOTALL
+)
+"""The holder of a claim: the process, when it has started (ms), the inode of the run directory, and
+the machine.
 
 The inode tells a run directory from a copy of it.
 """
@@ -53,7 +56,8 @@ def is_claimed(folder: Path) -> bool:
 
 
 def take_claim(folder: Path) -> Path | None:
-    """Claim a run directory for this process, and return the claim; None where a living process has one.
+    """Claim a run directory for this process, and return the claim; None where a living process has
+    one.
 
     If several processes try at once, at most one gets it.
     """
@@ -66,7 +70,8 @@ def take_claim(folder: Path) -> Path | None:
         path.symlink_to(_target(folder, os.getpid()))
     except FileExistsError:
         return None
-    # the folder may have been read while another process released its claim, which had a greater number
+    # the folder may have been read while another process released its claim, which had a greater
+    # number
     if any(claim.is_held() for claim in _list_claims(folder) if claim.path != path):
         path.unlink(missing_ok=True)
         return None

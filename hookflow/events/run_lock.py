@@ -1,7 +1,8 @@
 """The lock of a run directory, and the processes that hold it.
 
-A lock file may be removed; a directory cannot be locked on network file systems. So both are locked, and a second lock
-on either is refused. On a file system that knows no locks a claim takes their place.
+A lock file may be removed; a directory cannot be locked on network file systems. So both are
+locked, and a second lock on either is refused. On a file system that knows no locks a claim takes
+their place.
 """
 
 import contextlib
@@ -16,7 +17,9 @@ from hookflow.events.run_claim import is_claimed, release_claim, take_claim, tra
 
 
 def exit_code(code: int) -> int:
-    """Return the exit code of a process as a shell shows it: 128 and the number of the signal that killed it."""
+    """Return the exit code of a process as a shell shows it:
+    128 and the number of the signal that killed it.
+    """
     if code >= 0:
         return code
     return 128 - code
@@ -31,7 +34,9 @@ def signal_name(number: int) -> str:
 
 
 def find_processor_limit() -> str:
-    """Return the limit of processor time at which the system kills this process and its children; empty for none."""
+    """Return the limit of processor time at which the system kills this process
+    and its children; empty for none.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     if hard == resource.RLIM_INFINITY:
         return ""
@@ -45,7 +50,9 @@ MAX_LOCKS = 2
 """The lock file and the directory."""
 
 Locks = tuple[int, ...]
-"""The file descriptors that hold the lock: until all of them, and the copies that a child was passed, are closed."""
+"""The file descriptors that hold the lock: until all of them,
+and the copies that a child was passed, are closed.
+"""
 
 _held: set[int] = set()
 
@@ -54,7 +61,9 @@ _claims: dict[Locks, Path] = {}
 
 
 def _close_inherited_locks() -> None:
-    """Close the parent's locks in a forked child: a data worker, or a daemon of the user's, is not the run."""
+    """Close the parent's locks in a forked child: a data worker,
+    or a daemon of the user's, is not the run.
+    """
     for lock in _held:
         os.close(lock)
     _held.clear()
@@ -67,7 +76,10 @@ os.register_at_fork(after_in_child=_close_inherited_locks)
 def try_lock(folder: Path, *, shared: bool = False) -> Locks | None:
     """Lock a run directory; None where another process holds it, unless both locks are shared."""
     how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
-    locks = (os.open(folder / LOCK_FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644), os.open(folder, os.O_RDONLY))
+    locks = (
+        os.open(folder / LOCK_FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644),
+        os.open(folder, os.O_RDONLY),
+    )
     is_locked_by_us = False
     for lock in locks:
         try:
@@ -89,14 +101,17 @@ def try_lock(folder: Path, *, shared: bool = False) -> Locks | None:
 
 
 def transfer_claim_to_child(locks: Locks, pid: int) -> None:
-    """Let a child process, which was passed copies of the locks, have the claim that takes their place."""
+    """Let a child process, which was passed copies of the locks,
+    have the claim that takes their place.
+    """
     claim = _claims.pop(locks, None)
     if claim is not None:
         transfer_claim(claim, pid)
 
 
 def transfer_claim_of_locks(locks: Locks, pid: int) -> Path | None:
-    """Let another process have the claim that takes the place of the locks, and return it; None where they need none.
+    """Let another process have the claim that takes the place of the locks, and return it; None
+    where they need none.
 
     That process calls `adopt_locks`.
     """
@@ -107,7 +122,9 @@ def transfer_claim_of_locks(locks: Locks, pid: int) -> Path | None:
 
 
 def adopt_locks(numbers: Sequence[int], claim: Path | None) -> Locks:
-    """Hold locks that another process has sent to this one, and the claim that takes their place, if any does."""
+    """Hold locks that another process has sent to this one,
+    and the claim that takes their place, if any does.
+    """
     locks = tuple(numbers)
     for lock in locks:
         os.set_inheritable(lock, False)
@@ -118,7 +135,9 @@ def adopt_locks(numbers: Sequence[int], claim: Path | None) -> Locks:
 
 
 def inherit(numbers: str) -> None:
-    """Hold the locks that this process was passed when it was started, "5,6"; its own children get no copies."""
+    """Hold the locks that this process was passed when it was started, "5,6";
+    its own children get no copies.
+    """
     for lock in map(int, numbers.split(",")):
         os.set_inheritable(lock, False)
         _held.add(lock)
@@ -139,7 +158,9 @@ def holds(pid: int, folder: Path) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process holds the lock of a run directory, by taking it for a moment; nothing is changed."""
+    """Return whether a process holds the lock of a run directory, by taking it for a moment;
+    nothing is changed.
+    """
     knows_locks = False
     for path in (folder / LOCK_FILE_NAME, folder):
         with contextlib.suppress(FileNotFoundError, PermissionError):

@@ -43,7 +43,9 @@ Life = Literal["alive", "gone", "missing", "remote", "not started"]
 
 
 class Parent(NamedTuple):
-    """The checkpoint that a fork begins with: the id of its run, its name and its iteration there, and its folder."""
+    """The checkpoint that a fork begins with: the id of its run,
+    its name and its iteration there, and its folder.
+    """
 
     run: str
     checkpoint: str
@@ -54,10 +56,14 @@ class Parent(NamedTuple):
         return f"{self.run}:{self.checkpoint}"
 
 
-def user_folder(variable: str, default: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return hookflow's folder among those of the user: of an XDG base directory, or of `default` in the home folder.
+def user_folder(
+    variable: str, default: str, environ: Mapping[str, str] = os.environ
+) -> Path | None:
+    """Return hookflow's folder among those of the user: of an XDG base directory, or of `default`
+    in the home folder.
 
-    A relative path in the variable is ignored, as the standard says. None where the user has no home folder.
+    A relative path in the variable is ignored, as the standard says. None where the user has no
+    home folder.
     """
     named = environ.get(variable, "")
     if named.startswith("/"):
@@ -77,7 +83,9 @@ def user_name() -> str:
 
 
 def of_rank(path: Path, rank: int) -> Path:
-    """Return what a file is called that another rank writes, too: `events.rank1.jsonl`; that of rank 0 is `path`."""
+    """Return what a file is called that another rank writes, too: `events.rank1.jsonl`;
+    that of rank 0 is `path`.
+    """
     if rank:
         return path.with_suffix(f".rank{rank}{path.suffix}")
     return path
@@ -120,7 +128,9 @@ class RunDir:
     """A few bytes that say where the training thread is; see `events.now`."""
     checkpoints = Entry("checkpoints")
     fork_start = Entry("parent")
-    """In a fork: the checkpoint that it begins with, by hard links, until a checkpoint of its own is saved."""
+    """In a fork: the checkpoint that it begins with, by hard links,
+    until a checkpoint of its own is saved.
+    """
     notes = Entry("notes.json")
     """Tags and a note that users gave the run. Nothing else writes it."""
     images = Entry("images")
@@ -145,11 +155,15 @@ class RunDir:
         The log may lack it: a process can be killed after the write and before the record.
         """
         names = [path.parent.name for path in self.checkpoints.glob("it*/manifest.json")]
-        numbers = [int(match[1]) for name in names if (match := CHECKPOINT_NAME_PATTERN.fullmatch(name))]
+        numbers = [
+            int(match[1]) for name in names if (match := CHECKPOINT_NAME_PATTERN.fullmatch(name))
+        ]
         return max(numbers, default=None)
 
     def find_plan_path(self, attempt: int) -> Path:
-        """Return the plan of an attempt, counted from 1: an earlier one may have had other hooks."""
+        """Return the plan of an attempt, counted from 1:
+        an earlier one may have had other hooks.
+        """
         numbers = (path.name.split(".")[1] for path in self.path.glob("plan.*.json"))
         until = (int(number) for number in numbers if number.isdecimal() and int(number) >= attempt)
         return self.path / f"plan.{first}.json" if (first := min(until, default=0)) else self.plan
@@ -166,7 +180,9 @@ class RunDir:
         return RunDir(self.path / "proposed")
 
     def wanted(self) -> RunDir:
-        """Return where the pipeline and the plan stand that a resume trains: proposed, or as recorded."""
+        """Return where the pipeline and the plan stand that a resume trains:
+        proposed, or as recorded.
+        """
         if self.proposed.identity.exists():
             return self.proposed
         return self
@@ -181,16 +197,21 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path, name: str) -> RunDir:
-        """Create `root/name/<date>-<time>-<four hex digits>/`, readable by its owner alone, and return it."""
+        """Create `root/name/<date>-<time>-<four hex digits>/`,
+        readable by its owner alone, and return it.
+        """
         (root / name).mkdir(parents=True, exist_ok=True)
         while True:
             path = root / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-            with contextlib.suppress(FileExistsError):  # a run of the same second has drawn the same digits
+            # A run of the same second has drawn the same digits.
+            with contextlib.suppress(FileExistsError):
                 path.mkdir(0o700)
                 return cls(path)
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts of `run.json` without those of a wrong type; none when it cannot be read."""
+        """Return the facts of `run.json` without those of a wrong type;
+        none when it cannot be read.
+        """
         try:
             facts = read_object(read_regular(self.identity))
         except (OSError, ValueError):
@@ -198,16 +219,22 @@ class RunDir:
         return _filter_facts(facts)
 
     def parent(self) -> Parent | None:
-        """Return the checkpoint that the run was forked from; None for any other run, and where it cannot be read."""
+        """Return the checkpoint that the run was forked from; None for any other run,
+        and where it cannot be read.
+        """
         facts = self.describe().get("parent", {})
         kinds = {"run": str, "checkpoint": str, "it": int, "path": str}
-        fits = facts.keys() == kinds.keys() and all(_is_of_type(facts[name], kind) for name, kind in kinds.items())
+        fits = facts.keys() == kinds.keys() and all(
+            _is_of_type(facts[name], kind) for name, kind in kinds.items()
+        )
         if fits:
             return Parent(**facts)
         return None
 
     def read_notes(self) -> tuple[list[str], str]:
-        """Return the tags and the note that people have given the run; none where they cannot be read."""
+        """Return the tags and the note that people have given the run;
+        none where they cannot be read.
+        """
         try:
             facts = read_object(read_regular(self.notes))
         except (OSError, ValueError):
@@ -218,7 +245,9 @@ class RunDir:
 
     @contextlib.contextmanager
     def lock_notes(self) -> Iterator[None]:
-        """Keep other processes from changing tags and note, from before they are read until they are written."""
+        """Keep other processes from changing tags and note,
+        from before they are read until they are written.
+        """
         with (self.path / ".notes.lock").open("ab") as file:
             with contextlib.suppress(OSError):  # a file system that knows no locks
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -229,7 +258,9 @@ class RunDir:
         write_whole(self.notes, json.dumps({"tags": tags, "note": text}) + "\n")
 
     def base(self) -> Path:
-        """Return the folder that the pipeline's own files are relative to; UserError where `run.json` says none."""
+        """Return the folder that the pipeline's own files are relative to;
+        UserError where `run.json` says none.
+        """
         try:
             return Path(self.describe()["base"])
         except KeyError:
@@ -241,21 +272,28 @@ class RunDir:
         write_whole(self.identity, readable(json.dumps(self.describe() | facts, indent=1)))
 
     def sign_process(self, pid: int | None = None) -> None:
-        """Note the process that trains: its pid, its start time (pids are used again) and its host."""
+        """Note the process that trains: its pid, its start time
+        (pids are used again) and its host.
+        """
         self.sign(**process_identity(os.getpid() if pid is None else pid), training_ended=None)
 
     def sign_off(self) -> None:
         """Record that the process no longer trains, though it may continue, as a notebook does."""
-        with contextlib.suppress(OSError):  # a full disk; the process is taken for training as long as it lives
+        # A full disk; the process is taken for training as long as it lives.
+        with contextlib.suppress(OSError):
             self.sign(training_ended=time.time())
 
     def trouble(self) -> str:
-        """Return why nothing can be written into the run directory now; empty where something can."""
+        """Return why nothing can be written into the run directory now;
+        empty where something can.
+        """
         try:
             full = shutil.disk_usage(self.path).free < MIN_FREE_BYTES
         except OSError:
             return "its run directory is gone: it was moved or deleted"
-        try:  # to open it tells more than `statvfs`, which does not show every file system that was made read-only
+        # To open it tells more than `statvfs`, which does not show every file system that was made
+        # read-only.
+        try:
             os.close(os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
         except FileNotFoundError:
             pass  # it did not get as far as to have a log
@@ -266,7 +304,9 @@ class RunDir:
         return "no space is left on the disk of its run directory" * full
 
     def ended_by(self, code: int) -> str:
-        """Return how a process without an end record ended, by its exit code; a signal's number is negative."""
+        """Return how a process without an end record ended, by its exit code;
+        a signal's number is negative.
+        """
         if code >= 0:
             trouble = self.trouble()
             how = f"exited with code {code} and no end record"
@@ -284,9 +324,11 @@ class RunDir:
         return f"{killed}; the kernel's out-of-memory killer does that"
 
     def life(self) -> Life:
-        """Return whether the process behind the run lives: asked of the system, not guessed from a missing `end`.
+        """Return whether the process behind the run lives: asked of the system, not guessed from a
+        missing `end`.
 
-        With several ranks, rank 0 alone keeps the run alive: when their launcher is killed, they still save.
+        With several ranks, rank 0 alone keeps the run alive: when their launcher is killed, they
+        still save.
         """
         facts = self.describe()
         if "pid" not in facts:  # the run is locked before its process starts
@@ -305,30 +347,48 @@ class RunDir:
             return "remote"
         if _is_alive(facts):
             return "alive"
-        # of the right pid, by a clock that was set since it started; or ranks without their first one
-        holder = is_locked(self.path) and (_is_alive(facts, any_start=True) or self.find_events_path(1).exists())
+        # of the right pid, by a clock that was set since it started; or ranks without their first
+        # one
+        holder = is_locked(self.path) and (
+            _is_alive(facts, any_start=True) or self.find_events_path(1).exists()
+        )
         if holder:
             return "alive"
         return "gone"
 
     def is_training_elsewhere(self) -> bool:
-        """Say whether another process of this machine has signed the run, lives, and has not signed off."""
+        """Say whether another process of this machine has signed the run, lives,
+        and has not signed off.
+        """
         facts = self.describe()
         here = facts.get("host") == socket.gethostname()
-        return here and facts.get("pid") != os.getpid() and "training_ended" not in facts and _is_alive(facts)
+        return (
+            here
+            and facts.get("pid") != os.getpid()
+            and "training_ended" not in facts
+            and _is_alive(facts)
+        )
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """Return what tells a process from others: its pid, its start time (pids are used again) and its host."""
+    """Return what tells a process from others: its pid,
+    its start time (pids are used again) and its host.
+    """
     import psutil
 
-    return {"pid": pid, "process_started": psutil.Process(pid).create_time(), "host": socket.gethostname()}
+    return {
+        "pid": pid,
+        "process_started": psutil.Process(pid).create_time(),
+        "host": socket.gethostname(),
+    }
 
 
 def _filter_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a process or run without those of a wrong type."""
     return {
-        name: value for name, value in facts.items() if name not in FACT_TYPES or _is_of_type(value, FACT_TYPES[name])
+        name: value
+        for name, value in facts.items()
+        if name not in FACT_TYPES or _is_of_type(value, FACT_TYPES[name])
     }
 
 
@@ -349,7 +409,9 @@ def _is_alive(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:
     if "pid" in facts:
         began = read_start_time(facts["pid"])
     try:
-        return began is not None and (any_start or abs(began - facts.get("process_started", 0.0)) < 1.0)
+        return began is not None and (
+            any_start or abs(began - facts.get("process_started", 0.0)) < 1.0
+        )
     except OverflowError:  # an integer that is no time
         return False
 
@@ -384,14 +446,18 @@ def short(path: Path) -> Path:
 
 
 def run_argument(run: RunDir) -> str:
-    """Return what a command line names the run by: its id, or its folder where that is not below `runs`."""
+    """Return what a command line names the run by: its id,
+    or its folder where that is not below `runs`.
+    """
     if short(run.path.parent.parent) == Path("runs"):
         return run.id
     return str(short(run.path))
 
 
 def resume_command(run: RunDir) -> str:
-    """Return what a user types to resume a run; of a loop of their own, the command line of its program."""
+    """Return what a user types to resume a run; of a loop of their own,
+    the command line of its program.
+    """
     facts = run.describe()
     if facts.get("loop") == "own":
         words = [str(word) for word in facts.get("argv", ())]
@@ -401,7 +467,9 @@ def resume_command(run: RunDir) -> str:
 
 @contextlib.contextmanager
 def open_replacement(path: Path) -> Iterator[BinaryIO]:
-    """Open a file aside that replaces the one at `path` when it is closed: a reader sees the old one or the new one."""
+    """Open a file aside that replaces the one at `path` when it is closed:
+    a reader sees the old one or the new one.
+    """
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("wb") as file:
@@ -432,14 +500,18 @@ def fsync(path: Path) -> None:
 
 
 SETTLE_SECONDS = 0.05
-"""Seconds after which a change of a folder has another time than the one before: the system's clock ticks in ms."""
+"""Seconds after which a change of a folder has another time than the one before:
+the system's clock ticks in ms.
+"""
 
 
 def sync_run(run: RunDir, flushed: tuple[int, int] | None) -> tuple[int, tuple[int, int] | None]:
-    """Flush what a resume needs beside a checkpoint: logs, pipeline, plan, identity, and their folders.
+    """Flush what a resume needs beside a checkpoint: logs, pipeline, plan, identity, and their
+    folders.
 
-    Returns the bytes of rank 0's log that are on the disk, and what the next call takes as `flushed`: it leaves out
-    all but logs while the run's folder has not changed, in which other files are replaced whole.
+    Returns the bytes of rank 0's log that are on the disk, and what the next call takes as
+    `flushed`: it leaves out all but logs while the run's folder has not changed, in which other
+    files are replaced whole.
     """
     size = 0
     if run.events.exists():
@@ -458,19 +530,27 @@ def sync_run(run: RunDir, flushed: tuple[int, int] | None) -> tuple[int, tuple[i
 
 
 def all_runs(root: Path, unreadable: Callable[[str], object] = lambda why: None) -> list[RunDir]:
-    """Return every run directory below `root`, the newest first; `unreadable` is called as by `run_paths`."""
+    """Return every run directory below `root`, the newest first;
+    `unreadable` is called as by `run_paths`.
+    """
 
     def make_begin_key(run: RunDir) -> tuple[str, float, str]:
         return re.sub(r"\D", "", run.id[:15]), run.describe().get("created", 0.0), run.id
 
-    return sorted((RunDir(Path(path)) for path in run_paths(root, unreadable)), key=make_begin_key, reverse=True)
+    return sorted(
+        (RunDir(Path(path)) for path in run_paths(root, unreadable)),
+        key=make_begin_key,
+        reverse=True,
+    )
 
 
-def run_paths(root: Path, unreadable: Callable[[str], object], known: Container[str] = ()) -> Iterator[str]:
+def run_paths(
+    root: Path, unreadable: Callable[[str], object], known: Container[str] = ()
+) -> Iterator[str]:
     """Yield the path of every run directory below `root`, as a string: there may be very many.
 
-    Those `known` are not looked into. `unreadable` is called with the reason for each entry that the system cannot
-    read, as a mount without its server.
+    Those `known` are not looked into. `unreadable` is called with the reason for each entry that
+    the system cannot read, as a mount without its server.
     """
     for name in _iter_entries(str(root), unreadable):
         yield from _iter_entries(name, unreadable, "run.json", known)
@@ -479,7 +559,9 @@ def run_paths(root: Path, unreadable: Callable[[str], object], known: Container[
 def _iter_entries(
     folder: str, unreadable: Callable[[str], object], holding: str = "", known: Container[str] = ()
 ) -> Iterator[str]:
-    """Yield the entries of a folder but the hidden ones; with `holding`, those `known` or with a file of this name."""
+    """Yield the entries of a folder but the hidden ones; with `holding`,
+    those `known` or with a file of this name.
+    """
     try:
         with os.scandir(folder) as entries:
             paths = [entry.path for entry in entries if not entry.name.startswith(".")]

@@ -6,19 +6,28 @@ import tempfile
 from hookflow.errors import Problem, UserError
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # files are made in it by `tempfile`
-"""A folder of Linux that is in memory, and that a container with a read-only root file system has nevertheless."""
+"""A folder of Linux that is in memory, and that a container with a read-only
+root file system has nevertheless.
+"""
 
 
 def find_temporary_folder() -> str:
-    """Return Python's folder for temporary files, or `SHARED_MEMORY` where none of its candidates can be written.
+    """Return Python's folder for temporary files, or `SHARED_MEMORY` where none of its candidates
+    can be written.
 
-    That is then the folder of this process, and of those that it starts. Raises UserError where there is none either.
+    That is then the folder of this process, and of those that it starts. Raises UserError where
+    there is none either.
     """
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:
         if not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
-            message = f"temporary files need a folder that can be written: neither /tmp nor {SHARED_MEMORY} can"
-            raise UserError(Problem(message, hint="let the environment variable TMPDIR name one")) from None
+            message = (
+                "temporary files need a folder that can be written: neither /tmp nor"
+                f" {SHARED_MEMORY} can"
+            )
+            raise UserError(
+                Problem(message, hint="let the environment variable TMPDIR name one")
+            ) from None
     os.environ["TMPDIR"] = tempfile.tempdir = SHARED_MEMORY
     return SHARED_MEMORY

@@ -1,18 +1,31 @@
-"""Plans for drawings: groups of hooks as one box each, and the points of the test that repeat the validation."""
+"""Plans for drawings: groups of hooks as one box each,
+and the points of the test that repeat the validation.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hookflow.graph.plan import Binding, CollapsedBinding, Edge, Half, Phase, Plan, PlannedGroup, PlannedHook, Trigger
+from hookflow.graph.plan import (
+    Binding,
+    CollapsedBinding,
+    Edge,
+    Half,
+    Phase,
+    Plan,
+    PlannedGroup,
+    PlannedHook,
+    Trigger,
+)
 from hookflow.graph.slots import select_widest_slots
 from hookflow.pipeline.groups import GROUP_PREFIX
 
 
 def collapse_groups(plan: Plan, groups: Iterable[PlannedGroup]) -> Plan:
-    """Return the plan with one box for the members of a group that fire one right after the other at a point.
+    """Return the plan with one box for the members of a group that fire one right after the other
+    at a point.
 
-    Members between which another hook fires have several boxes. Halves of arounds and offloaded firings stay as they
-    are. A hook of several groups is drawn in the first one.
+    Members between which another hook fires have several boxes. Halves of arounds and offloaded
+    firings stay as they are. A hook of several groups is drawn in the first one.
     """
     collapser = _GroupCollapser(plan, groups)
     boxes = collapser.make_boxes()
@@ -55,7 +68,9 @@ class _GroupCollapser:
         return boxes
 
     def _iter_rows_at(self, point: str) -> Iterator[tuple[str, list[Binding]]]:
-        """Yield the bindings of a point, those together that belong to one group; the group is "" for others."""
+        """Yield the bindings of a point, those together that belong to one group;
+        the group is "" for others.
+        """
         current = ""
         row: list[Binding] = []
         for binding in self._plan.at(point):
@@ -108,12 +123,17 @@ def _iter_drawn_hooks(
     for name in dict.fromkeys(box.group for box in boxes):
         group = plan.groups_by_name[name]
         about = f"a group of hooks: {', '.join(group.members)}"
-        yield PlannedHook(f"{GROUP_PREFIX}{name}", "group", group.members, "normal", about, group.where, "raise")
+        yield PlannedHook(
+            f"{GROUP_PREFIX}{name}", "group", group.members, "normal", about, group.where, "raise"
+        )
 
 
 def _edges_between(edges: Iterable[Edge], box_of: dict[int, CollapsedBinding]) -> list[Edge]:
-    """Return the edges between what is drawn: none within a box, and one of each kind between two boxes."""
-    from hookflow.graph.filters import mark_implied  # networkx, which the dashboard needs for folded groups alone
+    """Return the edges between what is drawn: none within a box,
+    and one of each kind between two boxes.
+    """
+    # networkx, which the dashboard needs for folded groups alone.
+    from hookflow.graph.filters import mark_implied
 
     kept: dict[tuple[int, int, str], Edge] = {}
     for edge in edges:
@@ -131,7 +151,9 @@ def _edges_between(edges: Iterable[Edge], box_of: dict[int, CollapsedBinding]) -
 
 @dataclass(frozen=True, slots=True)
 class RepeatedPoint:
-    """A point of the test where the same fires as at `original`, a point of the validation, but for hooks `without`."""
+    """A point of the test where the same fires as at `original`, a point of the validation,
+    but for hooks `without`.
+    """
 
     point: str
     original: str
@@ -139,9 +161,11 @@ class RepeatedPoint:
 
 
 def find_repeats(plan: Plan) -> list[RepeatedPoint]:
-    """Return the points of the test, if what fires at each of them fires so at the same point of the validation.
+    """Return the points of the test, if what fires at each of them fires so at the same point of
+    the validation.
 
-    There are none where anything of the test is its own, or where there are fewer than two firings to leave out.
+    There are none where anything of the test is its own, or where there are fewer than two firings
+    to leave out.
     """
     repeats = []
     num_bindings = 0
@@ -160,7 +184,9 @@ def find_repeats(plan: Plan) -> list[RepeatedPoint]:
 
 
 def _find_original_point(point: str) -> str | None:
-    """Return the point of the validation that is to a point of the test as itself; None for any other point."""
+    """Return the point of the validation that is to a point of the test as itself;
+    None for any other point.
+    """
     words = point.split("_")
     if words[:2] not in (["before", "test"], ["after", "test"]):
         return None
@@ -169,7 +195,9 @@ def _find_original_point(point: str) -> str | None:
 
 
 def _find_repeat(plan: Plan, point: str, original: str) -> RepeatedPoint | None:
-    """Return how a point repeats the original one; None if anything is its own: a hook, a mark, the order."""
+    """Return how a point repeats the original one; None if anything is its own: a hook,
+    a mark, the order.
+    """
     expected = [_FiringSignature.of(binding) for binding in plan.at(original)]
     repeated = [_FiringSignature.of(binding) for binding in plan.at(point)]
     common = [signature for signature in expected if signature in repeated]
@@ -214,5 +242,7 @@ def without_points(plan: Plan, points: Collection[str]) -> Plan:
         plan,
         bindings=tuple(binding for binding in plan.bindings if binding.point not in points),
         edges=tuple(edge for edge in plan.edges if edge.point not in points),
-        dropped_edges=tuple(dropped for dropped in plan.dropped_edges if dropped.edge.point not in points),
+        dropped_edges=tuple(
+            dropped for dropped in plan.dropped_edges if dropped.edge.point not in points
+        ),
     )

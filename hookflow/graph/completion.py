@@ -1,6 +1,8 @@
-"""Nodes completed by what follows from other hooks: edges, slots, and whether a hook fires beside the training.
+"""Nodes completed by what follows from other hooks: edges, slots, and whether a hook fires beside
+the training.
 
-Each node is read from one table. All that depends on several tables is gathered first, and put into the nodes at once.
+Each node is read from one table. All that depends on several tables is gathered first, and put into
+the nodes at once.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,8 +35,9 @@ NO_ADDITIONS = NodeAdditions()
 class CompletedNodes:
     """The nodes of a pipeline with all that they depend on.
 
-    `beside` are the hooks that fire beside the training, each with the bindings for which that holds. `problems` are
-    hooks that are stated to do so and cannot, `notes` say why a hook of `offload = "auto"` does not.
+    `beside` are the hooks that fire beside the training, each with the bindings for which that
+    holds. `problems` are hooks that are stated to do so and cannot, `notes` say why a hook of
+    `offload = "auto"` does not.
     """
 
     nodes: Nodes
@@ -46,7 +49,9 @@ class CompletedNodes:
 def complete_nodes(
     nodes: Nodes, points: Points, additions: NodeAdditions, requests: Mapping[str, OffloadRequest]
 ) -> CompletedNodes:
-    """Return the nodes with additions, what each hook writes of its own state, and the hooks that are offloaded."""
+    """Return the nodes with additions, what each hook writes of its own state,
+    and the hooks that are offloaded.
+    """
     owners = _find_owners_read(nodes)
     bound: dict[str, tuple[DeclaredBinding, ...]] = {}
     for name, node in nodes.items():
@@ -79,8 +84,12 @@ def _find_owners_read(nodes: Nodes) -> set[str]:
     return owners
 
 
-def _complete_bindings(node: Node, additions: NodeAdditions, *, is_read: bool) -> Iterator[DeclaredBinding]:
-    """Yield the bindings of a node with the slots that other hooks add; where its state `is_read`, it writes that."""
+def _complete_bindings(
+    node: Node, additions: NodeAdditions, *, is_read: bool
+) -> Iterator[DeclaredBinding]:
+    """Yield the bindings of a node with the slots that other hooks add;
+    where its state `is_read`, it writes that.
+    """
     name = node.hook.name
     more_reads = additions.reads.get(name, {})
     more_writes = additions.writes.get(name, {})
@@ -110,13 +119,19 @@ class _OffloadDecisions:
         self._bindings.sort(key=lambda binding: place[binding.point])
 
     def decide(self, hook: PlannedHook, request: OffloadRequest) -> PlannedHook:
-        """Return the hook as it fires: with the queue of its thread, or with what keeps it in the training thread."""
+        """Return the hook as it fires: with the queue of its thread,
+        or with what keeps it in the training thread.
+        """
         if not request.offload:
             if request.timeout:
-                message = f'hook "{hook.name}" has a timeout, which is for a hook with offload = true'
+                message = (
+                    f'hook "{hook.name}" has a timeout, which is for a hook with offload = true'
+                )
                 self.problems.append(Problem(message, request.where))
             return hook
-        requested = [each for each in self._bindings if each.hook == hook.name and each.key in request.at]
+        requested = [
+            each for each in self._bindings if each.hook == hook.name and each.key in request.at
+        ]
         obstacles = find_obstacles(self._points, self._bindings, hook.name, requested)
         obstacle = next(obstacles, request.obstacle)
         if not obstacle:
@@ -129,8 +144,12 @@ class _OffloadDecisions:
                 in_process=request.offload == "process",
             )
         if request.offload == "auto":
-            message = f'hook "{hook.name}" (offload = "auto") fires in the training thread: {obstacle}'
+            message = (
+                f'hook "{hook.name}" (offload = "auto") fires in the training thread: {obstacle}'
+            )
             self.notes.append(Problem(message, request.where))
             return replace(hook, obstacle=obstacle)
-        self.problems.append(Problem(f'hook "{hook.name}" cannot be offloaded: {obstacle}', request.where))
+        self.problems.append(
+            Problem(f'hook "{hook.name}" cannot be offloaded: {obstacle}', request.where)
+        )
         return hook

@@ -12,10 +12,11 @@ HALF_VERBS = {"whole": "", "enter": " (entering {method})", "exit": " (leaving {
 
 @dataclass(frozen=True, slots=True)
 class OrderingCycle:
-    """A cycle at `point`: the names in the order of walking around it, and each edge's first hook and place.
+    """A cycle at `point`: the names in the order of walking around it, and each edge's first hook
+    and place.
 
-    A cycle of arounds may have edges at both of their points. Edges stated at the entry then run against the walk: the
-    first entered is the last left.
+    A cycle of arounds may have edges at both of their points. Edges stated at the entry then run
+    against the walk: the first entered is the last left.
     """
 
     point: str
@@ -25,9 +26,13 @@ class OrderingCycle:
 
 
 def describe_cycle(
-    inward: Sequence[EdgeStatement], bound: Sequence[DeclaredBinding], points: Sequence[str], closing: Collection[int]
+    inward: Sequence[EdgeStatement],
+    bound: Sequence[DeclaredBinding],
+    points: Sequence[str],
+    closing: Collection[int],
 ) -> OrderingCycle:
-    """Return a cycle in the order of firing at its point: the second one of two, if an edge is stated there.
+    """Return a cycle in the order of firing at its point: the second one of two, if an edge is
+    stated there.
 
     `inward` are its edges as the graph has them, `bound` the bindings by their rows.
     """
@@ -61,9 +66,15 @@ def describe_cycle(
                 names.append(then)
     if is_mixed:
         hints.append("what is entered first is left last")
-        hints.append(f'an edge may be that of one method alone: points = [{{ at = "{point}", after = ["…"] }}, …]')
+        hints.append(
+            f'an edge may be that of one method alone: points = [{{ at = "{point}", after = ["…"]'
+            " }, …]"
+        )
     if any(step.kind == "class" for step in steps):
-        hints.append("what a class says, the file can overrule: after = [] or before = [] in the hook's table")
+        hints.append(
+            "what a class says, the file can overrule: after = [] or before = [] in the hook's"
+            " table"
+        )
 
     walk = [name.replace('"', "") for name in (*names, names[0])]
     sources = [(_label(bound[step.first]), step.where) for step in steps]

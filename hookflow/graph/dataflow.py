@@ -10,12 +10,15 @@ from hookflow.graph.plan import DeclaredBinding, EdgeKind
 from hookflow.graph.slots import SlotParts, select_widest_slots
 
 MAX_PAIRS = 100_000
-"""The pairs of a writer and a reader at one point, at most: a file of 1 MB could state enough to take hours."""
+"""The pairs of a writer and a reader at one point, at most:
+a file of 1 MB could state enough to take hours.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeStatement:
-    """The statement that the row `first` fires before the row `then`, with its source and, for data flow, its slots.
+    """The statement that the row `first` fires before the row `then`, with its source and, for data
+    flow, its slots.
 
     A row is a binding's place among those of the points that are ordered together.
     """
@@ -30,11 +33,12 @@ class EdgeStatement:
 
 
 def find_flows(bound: Mapping[int, DeclaredBinding]) -> Iterator[EdgeStatement]:
-    """Yield the data flow between the rows of one point. Raises UserError for more than MAX_PAIRS pairs.
+    """Yield the data flow between the rows of one point. Raises UserError for more than MAX_PAIRS
+    pairs.
 
-    Two hooks that both read and write a slot hand on nothing to each other. A hook that only writes it comes before
-    them, a hook that only reads it after them. The order in which two arounds are left follows from how they are
-    entered, so there is no flow between two second halves.
+    Two hooks that both read and write a slot hand on nothing to each other. A hook that only writes
+    it comes before them, a hook that only reads it after them. The order in which two arounds are
+    left follows from how they are entered, so there is no flow between two second halves.
     """
     exits = set()
     for row, binding in bound.items():
@@ -46,7 +50,10 @@ def find_flows(bound: Mapping[int, DeclaredBinding]) -> Iterator[EdgeStatement]:
         for sources, targets in _list_handovers(writers, readers, exits):
             num_pairs += len(sources) * len(targets)
             if num_pairs > MAX_PAIRS:
-                message = f"at one point, hooks write and read the same slots in more than {MAX_PAIRS:,} pairs"
+                message = (
+                    f"at one point, hooks write and read the same slots in more than {MAX_PAIRS:,}"
+                    " pairs"
+                )
                 raise UserError(Problem(message, hint="declare fewer reads and writes"))
             for pair in product(sources, targets):
                 slots_of_pair[pair].append(slot)
@@ -55,11 +62,17 @@ def find_flows(bound: Mapping[int, DeclaredBinding]) -> Iterator[EdgeStatement]:
         both_exits = first in exits and then in exits
         if same_hook or both_exits:
             continue
-        yield EdgeStatement(first, then, "flow", Where(""), select_widest_slots(slots_of_pair[first, then]))
+        yield EdgeStatement(
+            first, then, "flow", Where(""), select_widest_slots(slots_of_pair[first, then])
+        )
 
 
-def _users_of_slots(bound: Mapping[int, DeclaredBinding]) -> Iterator[tuple[str, set[int], set[int]]]:
-    """Yield each slot that is written and read, with the rows that write it and those that read it."""
+def _users_of_slots(
+    bound: Mapping[int, DeclaredBinding],
+) -> Iterator[tuple[str, set[int], set[int]]]:
+    """Yield each slot that is written and read,
+    with the rows that write it and those that read it.
+    """
     touched: list[str] = []
     for binding in bound.values():
         touched += binding.reads
@@ -81,8 +94,8 @@ def _list_handovers(
 ) -> list[tuple[Collection[int], Collection[int]]]:
     """Return the groups of rows that hand a slot on, each with the group that takes it.
 
-    The second half of an around that writes what it reads ends the write of its first half. It may overwrite what
-    another hook has written since, so nothing is handed on to it.
+    The second half of an around that writes what it reads ends the write of its first half. It may
+    overwrite what another hook has written since, so nothing is handed on to it.
     """
     modifiers = writers & readers
     pure_writers = writers - modifiers

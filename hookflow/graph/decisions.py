@@ -10,7 +10,9 @@ from hookflow.graph.plan import PHASES, Binding, Edge, Half, Phase, PlannedHook,
 
 @dataclass(frozen=True, slots=True)
 class RankedBinding:
-    """The place of a binding in the order of a point: its number, and the phase that it fires in."""
+    """The place of a binding in the order of a point: its number,
+    and the phase that it fires in.
+    """
 
     id: int
     hook: str
@@ -24,19 +26,27 @@ OrderedBinding = Binding | RankedBinding
 class PointDecisions:
     """The decided order of the bindings of a point, apart from the file.
 
-    Loose edges decide nothing. A second half of an around comes after the plain methods of its phase. A binding that
-    must wait for a second half comes after one that need not, whatever the order of the file.
+    Loose edges decide nothing. A second half of an around comes after the plain methods of its
+    phase. A binding that must wait for a second half comes after one that need not, whatever the
+    order of the file.
     """
 
     def __init__(
-        self, bound: Sequence[OrderedBinding], edges: Iterable[Edge], hooks: Mapping[str, PlannedHook]
+        self,
+        bound: Sequence[OrderedBinding],
+        edges: Iterable[Edge],
+        hooks: Mapping[str, PlannedHook],
     ) -> None:
         self._hooks = hooks
         self._graph: nx.DiGraph[int] = nx.DiGraph()
         self._graph.add_nodes_from(binding.id for binding in bound)
-        self._graph.add_edges_from((edge.first_id, edge.then_id) for edge in edges if not edge.loose)
+        self._graph.add_edges_from(
+            (edge.first_id, edge.then_id) for edge in edges if not edge.loose
+        )
         self._ancestors: dict[int, set[int]] = {}
-        self._phase_of_exit = {binding.id: binding.phase for binding in bound if binding.half == "exit"}
+        self._phase_of_exit = {
+            binding.id: binding.phase for binding in bound if binding.half == "exit"
+        }
 
     def is_ordered(self, first: OrderedBinding, then: OrderedBinding) -> bool:
         """Say whether edges lead from one binding to the other."""
@@ -45,7 +55,8 @@ class PointDecisions:
         return first.id in self._find_ancestors(then.id)
 
     def is_open(self, first: OrderedBinding, then: OrderedBinding) -> bool:
-        """Say whether nothing is stated of the order of two hooks. The order in which arounds are left never is open.
+        """Say whether nothing is stated of the order of two hooks. The order in which arounds are
+        left never is open.
 
         A phase into which edges have moved a hook states nothing.
         """
@@ -53,7 +64,9 @@ class PointDecisions:
             return False
         if self.may_be_turned(first.hook, then.hook):
             return False
-        if first.phase != then.phase and self._read_stated_phase(first) < self._read_stated_phase(then):
+        if first.phase != then.phase and self._read_stated_phase(first) < self._read_stated_phase(
+            then
+        ):
             return False
         return not self.is_ordered(first, then)
 
@@ -67,7 +80,9 @@ class PointDecisions:
 
     def may_be_turned(self, hook: str, other: str) -> bool:
         """Say whether one of two hooks allows either order, by `ambiguous_with`."""
-        return other in self._hooks[hook].ambiguous_with or hook in self._hooks[other].ambiguous_with
+        return (
+            other in self._hooks[hook].ambiguous_with or hook in self._hooks[other].ambiguous_with
+        )
 
     def _read_stated_phase(self, binding: OrderedBinding) -> int:
         """Return the phase that the hook states; the second half of an early around is late."""
@@ -77,7 +92,9 @@ class PointDecisions:
         return phase
 
     def _is_waiting_longer(self, first: OrderedBinding, then: OrderedBinding) -> bool:
-        """Say whether `then` surely waits for a second half that comes after all those for which `first` waits."""
+        """Say whether `then` surely waits for a second half that comes after all
+        those for which `first` waits.
+        """
         awaited = self._find_awaited_exits(then)
         if not awaited:
             return False
@@ -94,7 +111,9 @@ class PointDecisions:
         return {exit_ for exit_ in exits if self._phase_of_exit[exit_] == binding.phase}
 
     def _find_exits_up_to(self, binding: int) -> set[int]:
-        """Return the second halves that edges put before a binding, and the binding itself if it is one."""
+        """Return the second halves that edges put before a binding,
+        and the binding itself if it is one.
+        """
         if not self._phase_of_exit:
             return set()
         return self._phase_of_exit.keys() & {binding, *self._find_ancestors(binding)}

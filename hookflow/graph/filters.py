@@ -1,4 +1,6 @@
-"""Parts of a plan: some points, what hooks wait for or are waited for by, a slot, a kind of edge."""
+"""Parts of a plan: some points, what hooks wait for or are waited for by,
+a slot, a kind of edge.
+"""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
@@ -12,11 +14,13 @@ from hookflow.graph.slots import iter_wider_slots
 
 @dataclass(frozen=True, slots=True)
 class PlanFilter:
-    """Which bindings of a plan are shown: those that pass every part of the filter. An empty part lets all pass.
+    """Which bindings of a plan are shown: those that pass every part of the filter. An empty part
+    lets all pass.
 
-    With `hooks`, these are shown, and those that they have edges with. `ancestors` are hooks of which all that must
-    fire before them at a point is shown; of `descendants`, all that must fire after them. With `slots`, hooks are shown
-    that touch one of them. With a `kind`, edges of that kind are shown, and the hooks that have one.
+    With `hooks`, these are shown, and those that they have edges with. `ancestors` are hooks of
+    which all that must fire before them at a point is shown; of `descendants`, all that must fire
+    after them. With `slots`, hooks are shown that touch one of them. With a `kind`, edges of that
+    kind are shown, and the hooks that have one.
     """
 
     points: Collection[str] = ()
@@ -115,8 +119,13 @@ def _find_edge_ends(edges: Iterable[Edge]) -> set[int]:
     return ends
 
 
-def _find_reached(plan: Plan, hooks: Collection[str], search: Callable[["nx.MultiDiGraph", int], set[int]]) -> set[int]:
-    """Return the bindings of hooks and those that a search of networkx finds from them. Loose edges decide nothing."""
+def _find_reached(
+    plan: Plan, hooks: Collection[str], search: Callable[["nx.MultiDiGraph", int], set[int]]
+) -> set[int]:
+    """Return the bindings of hooks and those that a search of networkx finds from them.
+
+    Loose edges decide nothing.
+    """
     graph = plan.graph()
     for edge in plan.edges:
         if edge.loose:
@@ -129,9 +138,15 @@ def _find_reached(plan: Plan, hooks: Collection[str], search: Callable[["nx.Mult
 
 
 def _is_touching(binding: Binding, slots: Collection[str]) -> bool:
-    """Say whether a binding reads or writes one of the slots, a part of it, or what it is a part of."""
+    """Say whether a binding reads or writes one of the slots, a part of it,
+    or what it is a part of.
+    """
     for touched in (*binding.reads, *binding.writes):
         for slot in slots:
-            if touched == slot or touched in iter_wider_slots(slot) or slot in iter_wider_slots(touched):
+            if (
+                touched == slot
+                or touched in iter_wider_slots(slot)
+                or slot in iter_wider_slots(touched)
+            ):
                 return True
     return False

@@ -4,16 +4,26 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hookflow.errors import Locate, Problem, Where, nearest
 from hookflow.graph.plan import EdgeSpec, PlannedGroup
-from hookflow.pipeline.groups import find_members, group_name, is_glob, is_group, match_entry, missing_group
+from hookflow.pipeline.groups import (
+    find_members,
+    group_name,
+    is_glob,
+    is_group,
+    match_entry,
+    missing_group,
+)
 
 
 def make_planned_groups(
-    entries: Mapping[str, Sequence[str]], hooks: Sequence[str], disabled: Iterable[str], locate: Locate
+    entries: Mapping[str, Sequence[str]],
+    hooks: Sequence[str],
+    disabled: Iterable[str],
+    locate: Locate,
 ) -> tuple[tuple[PlannedGroup, ...], list[Problem]]:
     """Return the groups of a pipeline, and what is wrong with them.
 
-    `entries` are the names and globs of each group, `hooks` all hooks of the pipeline, with those that are `disabled`,
-    which are no members. `locate` returns the place of a key.
+    `entries` are the names and globs of each group, `hooks` all hooks of the pipeline, with those
+    that are `disabled`, which are no members. `locate` returns the place of a key.
     """
     off = set(disabled)
     groups: list[PlannedGroup] = []
@@ -28,12 +38,16 @@ def make_planned_groups(
             if problem is not None:
                 problems.append(problem)
         members = [hook for hook in find_members(written, hooks) if hook not in off]
-        groups.append(PlannedGroup(name, tuple(written), tuple(members), locate(f"{key}.hooks").at_line))
+        groups.append(
+            PlannedGroup(name, tuple(written), tuple(members), locate(f"{key}.hooks").at_line)
+        )
     return tuple(groups), problems
 
 
 def _check_entry(group: str, entry: str, hooks: Sequence[str], where: Where) -> Problem | None:
-    """Return what is wrong with an entry of a group, which stands at `where`; None if nothing is."""
+    """Return what is wrong with an entry of a group, which stands at `where`;
+    None if nothing is.
+    """
     if entry.endswith("?") or match_entry(entry, hooks):
         return None
     if is_group(entry):
@@ -53,7 +67,8 @@ class GroupExpander:
         self._groups = {group.name: group for group in groups}
 
     def expand(self, hook: str, where: Where, specs: Iterable[EdgeSpec]) -> tuple[EdgeSpec, ...]:
-        """Return the edges that a hook states, with those to each member in the place of one to a group.
+        """Return the edges that a hook states, with those to each member in the place of one to a
+        group.
 
         `where` is the place of the hook in the file.
         """
@@ -69,11 +84,20 @@ class GroupExpander:
                     problem = missing_group(name, self._groups, spec.where, f'hook "{hook}" names')
                     self._report(problem, spec, where)
             elif hook in group.members:
-                message = f'hook "{hook}" cannot stand before or after the group "{name}", of which it is a member'
-                self._report(Problem(message, spec.where, f"the group is declared at {group.where}"), spec, where)
+                message = (
+                    f'hook "{hook}" cannot stand before or after the group "{name}", of which it is'
+                    " a member"
+                )
+                self._report(
+                    Problem(message, spec.where, f"the group is declared at {group.where}"),
+                    spec,
+                    where,
+                )
             else:
                 for member in group.members:  # they have been checked
-                    expanded.append(EdgeSpec(member, True, spec.kind, spec.where, spec.at, group=name))
+                    expanded.append(
+                        EdgeSpec(member, True, spec.kind, spec.where, spec.at, group=name)
+                    )
         return tuple(expanded)
 
     def report_required_groups(self, hook: str, where: Where, specs: Iterable[EdgeSpec]) -> None:
@@ -81,7 +105,9 @@ class GroupExpander:
         for spec in specs:
             if is_group(spec.hook):
                 message = f'hook "{hook}" requires "{spec.hook}", and a group cannot be required'
-                self._report(Problem(message, spec.where, "name the hooks that it requires"), spec, where)
+                self._report(
+                    Problem(message, spec.where, "name the hooks that it requires"), spec, where
+                )
 
     def _report(self, problem: Problem, spec: EdgeSpec, where: Where) -> None:
         if spec.kind == "class":

@@ -1,4 +1,6 @@
-"""Slots over the rounds of the loop: hooks that read what the round before has left, and writes that come too late."""
+"""Slots over the rounds of the loop: hooks that read what the round before has left,
+and writes that come too late.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +12,10 @@ from hookflow.graph.slots import SLOT_DOCS, SlotParts, root
 from hookflow.pipeline.condition import METRIC_PREFIX
 
 TRANSIENT_SLOTS = ("batch", "outputs", "grads", "metrics", "scalars")
-"""Slots that are new in each round: to read the one of the round before is seldom meant. The others persist."""
+"""Slots that are new in each round: to read the one of the round before is seldom meant.
+
+The others persist.
+"""
 
 RUNNER_WRITES: Mapping[str, tuple[str, ...]] = {
     "batch": ("before_train_iter", "before_val_iter", "before_test_iter", "before_predict_iter"),
@@ -38,10 +43,12 @@ class SlotWrite:
 
 @dataclass(frozen=True, slots=True)
 class StaleRead:
-    """`reader` reads `slot`, which is first written later, at `point`: by `writer`, or by the runner if that is None.
+    """`reader` reads `slot`, which is first written later, at `point`: by `writer`, or by the
+    runner if that is None.
 
-    It reads the value of the previous round; `round` is empty where there is no round before. It is `doubtful`,
-    probably a mistake, if the slot has no value yet, or is new in each round and read after its last use.
+    It reads the value of the previous round; `round` is empty where there is no round before. It is
+    `doubtful`, probably a mistake, if the slot has no value yet, or is new in each round and read
+    after its last use.
     """
 
     reader: Binding
@@ -79,7 +86,9 @@ class SlotLifetimes:
                 self._first_writes[part] = write
 
     def find_stale_reads(self) -> Iterator[StaleRead]:
-        """Yield who reads what the round before has left, at the best of the points that share a declaration."""
+        """Yield who reads what the round before has left,
+        at the best of the points that share a declaration.
+        """
         fresh: set[tuple[str, str]] = set()
         stale: dict[tuple[str, str], StaleRead] = {}
         for binding in self._plan.bindings:
@@ -115,7 +124,9 @@ class SlotLifetimes:
         return StaleRead(reader, slot, first.point, first.writer, common, doubtful)
 
     def find_grads_after_step(self) -> Iterator[Binding]:
-        """Yield the first binding of each hook that writes gradients only after the step, if no hook reads them."""
+        """Yield the first binding of each hook that writes gradients only after the step,
+        if no hook reads them.
+        """
         last_read = -1
         writers: dict[str, list[Binding]] = {}
         for binding in self._plan.bindings:
@@ -129,7 +140,9 @@ class SlotLifetimes:
                 yield bound[0]
 
 
-def find_doubtful_lifetimes(plan: Plan, nodes: Nodes, validates_in_epoch: bool) -> tuple[list[Problem], list[Problem]]:
+def find_doubtful_lifetimes(
+    plan: Plan, nodes: Nodes, validates_in_epoch: bool
+) -> tuple[list[Problem], list[Problem]]:
     """Return warnings of probable mistakes, and notes for readers of the plan."""
     lifetimes = SlotLifetimes(plan, validates_in_epoch)
     warnings: list[Problem] = []
@@ -145,8 +158,13 @@ def find_doubtful_lifetimes(plan: Plan, nodes: Nodes, validates_in_epoch: bool) 
             hint += f", if it is to read this {stale.round}'s"
         warnings.append(Problem(message, where, hint))
     for writer in lifetimes.find_grads_after_step():
-        message = f'hook "{writer.hook}" writes grads at {writer.point}, when the step has already used them'
-        warnings.append(Problem(message, nodes[writer.hook].where, "fire it at before_optimizer_step"))
+        message = (
+            f'hook "{writer.hook}" writes grads at {writer.point}, when the step has already used'
+            " them"
+        )
+        warnings.append(
+            Problem(message, nodes[writer.hook].where, "fire it at before_optimizer_step")
+        )
     return warnings, notes
 
 

@@ -1,8 +1,9 @@
-"""The graph of one point, or of both points of an `around_X`: stated edges, and weaker ones that give way to them.
+"""The graph of one point, or of both points of an `around_X`: stated edges, and weaker ones that
+give way to them.
 
-An edge of the graph leads inwards. At the first point it leads from what fires first to what fires then. The second
-point is read backwards, so that an around is one vertex and what is stated of either point is an edge. There is an
-order exactly where this graph has no cycle.
+An edge of the graph leads inwards. At the first point it leads from what fires first to what fires
+then. The second point is read backwards, so that an around is one vertex and what is stated of
+either point is an edge. There is an order exactly where this graph has no cycle.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,9 @@ MAX_EXPLAINED = 100
 
 @dataclass(frozen=True, slots=True)
 class DroppedStatement:
-    """A flow that is not kept; `against` is the chain that it would have closed to a cycle, if that is recorded."""
+    """A flow that is not kept; `against` is the chain that it would have closed to a cycle,
+    if that is recorded.
+    """
 
     statement: EdgeStatement
     reason: DropReason
@@ -36,8 +39,8 @@ class DroppedStatement:
 class NestingGraph:
     """The edges between rows, by the vertices that stand for them.
 
-    `vertices` has the vertex of each row: the second half of an around stands where its first half does. The rows in
-    `closing` are at the second point.
+    `vertices` has the vertex of each row: the second half of an around stands where its first half
+    does. The rows in `closing` are at the second point.
     """
 
     def __init__(self, vertices: Sequence[int], closing: Collection[int]) -> None:
@@ -55,18 +58,22 @@ class NestingGraph:
             self._keep(edge, statement)
 
     def find_cycles(self) -> list[list[EdgeStatement]]:
-        """Return cycles that together hold every edge which lies on one, up to MAX_CYCLES of a tangle."""
+        """Return cycles that together hold every edge which lies on one,
+        up to MAX_CYCLES of a tangle.
+        """
         cycles: list[list[EdgeStatement]] = []
         for tangle in _find_tangles(self.digraph):
             subgraph = self.digraph.subgraph(sorted(tangle))
-            cycles += [[self.statements[edge] for edge in cycle] for cycle in _cover_with_cycles(subgraph)]
+            cycles += [
+                [self.statements[edge] for edge in cycle] for cycle in _cover_with_cycles(subgraph)
+            ]
         return cycles
 
     def add_weak(self, statements: Iterable[EdgeStatement]) -> None:
         """Add edges except those that would close a cycle.
 
-        First the edges go that stronger ones contradict, then all those that contradict one another. The result does
-        not depend on the order of the file.
+        First the edges go that stronger ones contradict, then all those that contradict one
+        another. The result does not depend on the order of the file.
         """
         weak: dict[Vertices, EdgeStatement] = {}
         for statement in statements:
@@ -96,8 +103,15 @@ class NestingGraph:
         self.statements[edge] = statement
         self.digraph.add_edge(*edge)
 
-    def _drop(self, edges: Iterable[Vertices], weak: Mapping[Vertices, EdgeStatement], against: "nx.DiGraph") -> None:
-        """Record the flows among `edges` as dropped, with the paths in the graph `against` that contradict them."""
+    def _drop(
+        self,
+        edges: Iterable[Vertices],
+        weak: Mapping[Vertices, EdgeStatement],
+        against: "nx.DiGraph",
+    ) -> None:
+        """Record the flows among `edges` as dropped,
+        with the paths in the graph `against` that contradict them.
+        """
         flows = [edge for edge in sorted(edges) if weak[edge].kind == "flow"]
         for number, (outer, inner) in enumerate(flows):
             statement = weak[outer, inner]

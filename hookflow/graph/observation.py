@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.slots import SLOT_VERBS, Verb, find_owner, is_commuting, iter_wider_slots, root, select_widest_slots
+from hookflow.graph.slots import (
+    SLOT_VERBS,
+    Verb,
+    find_owner,
+    is_commuting,
+    iter_wider_slots,
+    root,
+    select_widest_slots,
+)
 from hookflow.graph.swaps import make_binding_key
 from hookflow.graph.why import Ambiguity, find_ambiguities, find_clashing_slots
 
@@ -37,7 +45,9 @@ class Slots:
                 yield verb, self.of(verb)
 
     def __or__(self, other: "Slots") -> "Slots":
-        return Slots(_merge_slots((*self.reads, *other.reads)), _merge_slots((*self.writes, *other.writes)))
+        return Slots(
+            _merge_slots((*self.reads, *other.reads)), _merge_slots((*self.writes, *other.writes))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +64,19 @@ Method = tuple[str, str]
 
 
 def missing(plan: Plan, observed: Sequence[ObservedBinding]) -> dict[Method, Slots]:
-    """Return what methods were seen to touch that they do not declare. A declared write includes the read."""
+    """Return what methods were seen to touch that they do not declare.
+
+    A declared write includes the read.
+    """
     declared = {(binding.hook, binding.method): binding for binding in plan.bindings}
     shared = _shared(observed)
     touched: defaultdict[Method, Slots] = defaultdict(Slots)
     for seen in observed:
         binding = seen.binding
         reads = [slot for slot in seen.touched.reads if _is_to_declare(plan, slot, binding, shared)]
-        writes = [slot for slot in seen.touched.writes if _is_to_declare(plan, slot, binding, shared)]
+        writes = [
+            slot for slot in seen.touched.writes if _is_to_declare(plan, slot, binding, shared)
+        ]
         touched[binding.hook, binding.method] |= Slots(tuple(reads), tuple(writes))
     result = {}
     for method, slots in touched.items():
@@ -77,8 +92,8 @@ def missing(plan: Plan, observed: Sequence[ObservedBinding]) -> dict[Method, Slo
 def _is_to_declare(plan: Plan, slot: str, binding: Binding, shared: Collection[str]) -> bool:
     """Say whether a slot that a binding touches is to be declared.
 
-    A hook's own state is private until another hook touches it, and what it logs until another one reads that. A
-    request to save needs no order outside of the iteration.
+    A hook's own state is private until another hook touches it, and what it logs until another one
+    reads that. A request to save needs no order outside of the iteration.
     """
     point = plan.points[binding.point]
     kind = root(slot)
@@ -119,11 +134,18 @@ def with_observed(plan: Plan, observed: Sequence[ObservedBinding]) -> Plan:
 
 
 def find_turned_pairs(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
-    """Yield each pair that clashes by what was seen, and fires the other way round once that is declared."""
+    """Yield each pair that clashes by what was seen,
+    and fires the other way round once that is declared.
+    """
     for point in observed.order:
-        places = {make_binding_key(binding): place for place, binding in enumerate(declared.at(point))}
+        places = {
+            make_binding_key(binding): place for place, binding in enumerate(declared.at(point))
+        }
         for first, then in combinations(observed.at(point), 2):
-            if first.hook == then.hook or places[make_binding_key(first)] < places[make_binding_key(then)]:
+            if (
+                first.hook == then.hook
+                or places[make_binding_key(first)] < places[make_binding_key(then)]
+            ):
                 continue
             slots = find_clashing_slots(observed.points[point], first, then)
             if slots:
@@ -131,11 +153,12 @@ def find_turned_pairs(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
 
 
 def find_undecided_pairs(observed: Plan, more: Mapping[Method, Slots]) -> Iterator[Ambiguity]:
-    """Yield each pair of a hook that changes a slot, `first`, and one that reads it, where nothing states the order.
+    """Yield each pair of a hook that changes a slot, `first`, and one that reads it, where nothing
+    states the order.
 
-    Declarations would put the change first, and that may be the mistake: a saver that must not see it. A hook that
-    alone writes a slot, without reading it, makes the value, and its readers wait for it. `more` are the slots not
-    declared.
+    Declarations would put the change first, and that may be the mistake: a saver that must not see
+    it. A hook that alone writes a slot, without reading it, makes the value, and its readers wait
+    for it. `more` are the slots not declared.
     """
     writers: dict[str, set[str]] = {}
     for binding in observed.bindings:
@@ -143,17 +166,30 @@ def find_undecided_pairs(observed: Plan, more: Mapping[Method, Slots]) -> Iterat
             owner = find_owner(slot) or binding.hook
             writers.setdefault(slot, {owner}).add(binding.hook)
     for ambiguity in find_ambiguities(observed):
-        for change, reader in ((ambiguity.first, ambiguity.then), (ambiguity.then, ambiguity.first)):
+        for change, reader in (
+            (ambiguity.first, ambiguity.then),
+            (ambiguity.then, ambiguity.first),
+        ):
             new_writes = more.get((change.hook, change.method), Slots()).writes
             new_reads = more.get((reader.hook, reader.method), Slots()).reads
-            changed = [slot for slot in new_writes if _is_touched(slot, change.reads) or len(writers[slot]) > 1]
-            read = [slot for slot in new_reads if _is_touched(slot, changed) and not _is_touched(slot, reader.writes)]
+            changed = [
+                slot
+                for slot in new_writes
+                if _is_touched(slot, change.reads) or len(writers[slot]) > 1
+            ]
+            read = [
+                slot
+                for slot in new_reads
+                if _is_touched(slot, changed) and not _is_touched(slot, reader.writes)
+            ]
             if read:
                 yield Ambiguity(ambiguity.point, change, reader, tuple(read))
 
 
 def without_reads(more: Mapping[Method, Slots], pairs: Iterable[Ambiguity]) -> dict[Method, Slots]:
-    """Return the slots without those that the second hook of a pair reads: that would put the first one first."""
+    """Return the slots without those that the second hook of a pair reads:
+    that would put the first one first.
+    """
     held: defaultdict[Method, set[str]] = defaultdict(set)
     for pair in pairs:
         held[pair.then.hook, pair.then.method].update(pair.slots)
@@ -177,7 +213,9 @@ def _is_touched(slot: str, touched: Collection[str]) -> bool:
 
 
 def _shared(observed: Iterable[ObservedBinding]) -> set[str]:
-    """Return the slots of hooks and of the task that other hooks touch, and the logged numbers that hooks read."""
+    """Return the slots of hooks and of the task that other hooks touch,
+    and the logged numbers that hooks read.
+    """
     shared: set[str] = set()
     users_of_task: defaultdict[str, set[str]] = defaultdict(set)
     written: set[str] = set()

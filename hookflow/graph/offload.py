@@ -1,4 +1,5 @@
-"""Hooks that leave the training its time: offloaded ones fire beside it, throttled ones less often than they are due.
+"""Hooks that leave the training its time: offloaded ones fire beside it, throttled ones less often
+than they are due.
 
 A slot, an edge or another hook can prevent either.
 """
@@ -24,7 +25,17 @@ OFFERED_ATTRIBUTES = frozenset(
     {
         *("iter", "epoch", "batch_idx", "batch_size", "batch_weight", "max_iters", "max_epochs"),
         *("iters_per_epoch", "epoch_lengths", "stage", "split"),
-        *("metrics", "train_seconds", "device", "precision", "rank", "world", "dir", "is_temporary", "is_predicting"),
+        *(
+            "metrics",
+            "train_seconds",
+            "device",
+            "precision",
+            "rank",
+            "world",
+            "dir",
+            "is_temporary",
+            "is_predicting",
+        ),
         *("model", "models"),
         *("log", "log_image", "log_figure", "log_text", "log_histogram", "say"),
     }
@@ -34,15 +45,23 @@ OFFERED_ATTRIBUTES = frozenset(
 MAIN_THREAD_POINTS = frozenset(
     {
         *("before_run", "after_run", "on_exception", "on_log", "before_train", "after_train"),
-        *("after_load_checkpoint", "before_save_checkpoint", "after_copy_checkpoint", "after_save_checkpoint"),
+        *(
+            "after_load_checkpoint",
+            "before_save_checkpoint",
+            "after_copy_checkpoint",
+            "after_save_checkpoint",
+        ),
     }
 )
-"""Points that come once, or that offer the state itself: an offloaded hook fires there in the training thread, after
-its firings before."""
+"""Points that come once, or that offer the state itself: an offloaded hook fires there in the
+training thread, after its firings before.
+"""
 
 
 def find_awaited_hooks(plan: Plan, binding: Binding) -> list[str]:
-    """Return the offloaded hooks that a binding waits for: those that a stated edge puts before it, and its own."""
+    """Return the offloaded hooks that a binding waits for:
+    those that a stated edge puts before it, and its own.
+    """
     if binding.beside:
         return []
     hooks: dict[str, None] = {}
@@ -58,7 +77,10 @@ SETTLED_POINTS = ("before_val", "before_save_checkpoint", "after_run")
 
 
 class ThreadSpan(NamedTuple):
-    """The rows beside which a hook may be at work in its thread. If it `joins`, the last one waits for it."""
+    """The rows beside which a hook may be at work in its thread.
+
+    If it `joins`, the last one waits for it.
+    """
 
     first: int
     last: int
@@ -67,7 +89,9 @@ class ThreadSpan(NamedTuple):
 
 
 def iter_threads(plan: Plan, rows: Sequence[Binding]) -> Iterator[ThreadSpan]:
-    """Yield for each offloaded hook the rows from its first firing to the one, after its last, that waits for it."""
+    """Yield for each offloaded hook the rows from its first firing to the one, after its last,
+    that waits for it.
+    """
     for hook in plan.hooks:
         if not hook.queue:
             continue
@@ -109,15 +133,23 @@ class OffloadRequest:
 
 
 def find_obstacles(
-    points: Points, bindings: Sequence[DeclaredBinding], hook: str, requested: Sequence[DeclaredBinding]
+    points: Points,
+    bindings: Sequence[DeclaredBinding],
+    hook: str,
+    requested: Sequence[DeclaredBinding],
 ) -> Iterator[str]:
-    """Yield what keeps the `requested` bindings of a hook in the training thread; `bindings` are those of all hooks."""
+    """Yield what keeps the `requested` bindings of a hook in the training thread;
+    `bindings` are those of all hooks.
+    """
     if not requested:
         yield "it fires at no point of the loop"
     for binding in requested:
         point = points[binding.point]
         if binding.point in MAIN_THREAD_POINTS:
-            yield f"at {binding.point}, which comes once or offers the state itself, it fires in the training thread"
+            yield (
+                f"at {binding.point}, which comes once or offers the state itself, it fires in the"
+                " training thread"
+            )
         elif binding.half != "whole":
             yield f"it is half of an around at {binding.point}"
         elif point.kind not in ("standard", "step", "own"):
@@ -131,7 +163,9 @@ def find_obstacles(
     yield from _find_readers(bindings, hook, requested)
 
 
-def _find_readers(bindings: Sequence[DeclaredBinding], hook: str, writing: Sequence[DeclaredBinding]) -> Iterator[str]:
+def _find_readers(
+    bindings: Sequence[DeclaredBinding], hook: str, writing: Sequence[DeclaredBinding]
+) -> Iterator[str]:
     """Yield who of all `bindings` reads what a hook writes in some of its own."""
     written: dict[str, None] = {}
     for binding in writing:
@@ -146,7 +180,8 @@ def _find_readers(bindings: Sequence[DeclaredBinding], hook: str, writing: Seque
 
 
 def is_thinned(plan: Plan, binding: Binding) -> bool:
-    """Return whether a binding skips firings while its hook is over its budget: where it costs iterations their time.
+    """Return whether a binding skips firings while its hook is over its budget: where it costs
+    iterations their time.
 
     The second half of an around follows the first.
     """
@@ -157,7 +192,8 @@ def is_thinned(plan: Plan, binding: Binding) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleRequest:
-    """That a hook is to keep its budget by firing less often, where the file says so, and what is in the way.
+    """That a hook is to keep its budget by firing less often, where the file says so, and what is
+    in the way.
 
     `stateful` says whether its state is saved.
     """
@@ -176,10 +212,13 @@ class ThrottleFindings:
     notes: list[Problem]
 
 
-def check_throttling(plan: Plan, requests: Mapping[str, ThrottleRequest], nodes: Nodes) -> ThrottleFindings:
+def check_throttling(
+    plan: Plan, requests: Mapping[str, ThrottleRequest], nodes: Nodes
+) -> ThrottleFindings:
     """Return what is wrong with the throttled hooks of a plan.
 
-    A warning names who comes after such a hook, a note one that saves a state: both depend on how often it fires.
+    A warning names who comes after such a hook, a note one that saves a state: both depend on how
+    often it fires.
     """
     findings = ThrottleFindings([], [], [])
     for name, request in requests.items():
@@ -189,16 +228,24 @@ def check_throttling(plan: Plan, requests: Mapping[str, ThrottleRequest], nodes:
             findings.problems.append(Problem(message, request.where, 'over_budget = "warn"'))
             continue
         if request.stateful:
-            message = f'"{name}" saves a state; with over_budget = "throttle" that depends on the speed of the machine'
+            message = (
+                f'"{name}" saves a state; with over_budget = "throttle" that depends on the speed'
+                " of the machine"
+            )
             findings.notes.append(Problem(message, request.where))
         for edge in _edges_from_thinned(plan, name):
-            message = f'"{edge.then}" comes after "{name}" ({edge.where}), and fires without it where that is skipped'
+            message = (
+                f'"{edge.then}" comes after "{name}" ({edge.where}), and fires without it where'
+                " that is skipped"
+            )
             findings.warnings.append(Problem(message, request.where))
     return findings
 
 
 def _edges_from_thinned(plan: Plan, hook: str) -> Collection[Edge]:
-    """Return the stated edges that lead from firings which may be skipped; the last one to each other hook."""
+    """Return the stated edges that lead from firings which may be skipped;
+    the last one to each other hook.
+    """
     edges: dict[str, Edge] = {}
     for edge in plan.edges:
         is_stated = edge.kind in ("file", "class")
@@ -215,7 +262,10 @@ def _iter_reasons_to_fire(plan: Plan, hook: str, nodes: Nodes) -> Iterator[str]:
             yield f"at {binding.point} it takes the place of PyTorch's own work"
         for slot in binding.writes:
             if root(slot) in OWNED_SLOTS:
-                yield f"it writes {slot} at {binding.point}, which would depend on the speed of the machine"
+                yield (
+                    f"it writes {slot} at {binding.point}, which would depend on the speed of the"
+                    " machine"
+                )
     if not any(is_thinned(plan, binding) for binding in bindings):
         yield "it fires at no point of an iteration"
     yield from _find_readers(plan.bindings, hook, bindings)

@@ -1,4 +1,6 @@
-"""Compile declared hooks into a plan: names resolved, warnings collected, and the bindings at each point in order."""
+"""Compile declared hooks into a plan: names resolved, warnings collected,
+and the bindings at each point in order.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,9 +29,11 @@ from hookflow.graph.slot_checks import find_doubtful_slots, find_drifting_slots
 
 @dataclass(frozen=True, slots=True)
 class PlanRequests:
-    """Questions about a plan: the hooks to fire beside the training, and an order of what nothing else decides.
+    """Questions about a plan: the hooks to fire beside the training, and an order of what nothing
+    else decides.
 
-    The order is that of the seed `shuffle`, or `wanted`, the place of every binding; else it is that of the file.
+    The order is that of the seed `shuffle`, or `wanted`, the place of every binding; else it is
+    that of the file.
     """
 
     offload: Mapping[str, OffloadRequest] = field(default_factory=dict)
@@ -49,11 +53,12 @@ def compile_plan(
     additions: NodeAdditions = NO_ADDITIONS,
     requests: PlanRequests = NO_REQUESTS,
 ) -> Plan:
-    """Order the hooks at every point; where nothing else decides, by the file, or as `requests` have it.
+    """Order the hooks at every point; where nothing else decides, by the file, or as `requests`
+    have it.
 
-    An edge to a hook in `disabled` is dropped. `groups` are recorded; edges to them have been expanded. `additions`
-    are what follows for hooks from others.
-    Raises UserError with every unknown name and every cycle at once; one at several points is reported once.
+    An edge to a hook in `disabled` is dropped. `groups` are recorded; edges to them have been
+    expanded. `additions` are what follows for hooks from others. Raises UserError with every
+    unknown name and every cycle at once; one at several points is reported once.
     """
     completed = complete_nodes(nodes, points, additions, requests.offload)
     nodes = completed.nodes
@@ -86,15 +91,23 @@ def compile_plan(
         edges=tuple(edges),
         own=tuple(point for point in points if point.kind == "own"),
         dropped_edges=tuple(dropped_edges),
-        warnings=(*_find_idle_edges(nodes), *find_doubtful_slots(nodes, disabled), *find_drifting_slots(nodes)),
+        warnings=(
+            *_find_idle_edges(nodes),
+            *find_doubtful_slots(nodes, disabled),
+            *find_drifting_slots(nodes),
+        ),
         notes=tuple(completed.notes),
         shuffle=requests.shuffle,
         groups=groups,
     )
 
 
-def _iter_sections(nodes: Nodes, points: Points) -> Iterator[tuple[list[str], list[DeclaredBinding]]]:
-    """Yield the points that are ordered together, and what is bound there: those of an `around_X`, or one alone."""
+def _iter_sections(
+    nodes: Nodes, points: Points
+) -> Iterator[tuple[list[str], list[DeclaredBinding]]]:
+    """Yield the points that are ordered together, and what is bound there:
+    those of an `around_X`, or one alone.
+    """
     bound: dict[str, list[DeclaredBinding]] = {point.name: [] for point in points}
     for node in nodes.values():
         for binding in node.bound:
@@ -106,7 +119,8 @@ def _iter_sections(nodes: Nodes, points: Points) -> Iterator[tuple[list[str], li
             opening = opening_of.get(point, point)
             together.setdefault(opening, []).append(point)
     for names in together.values():
-        names.sort(key=lambda point: point in opening_of)  # points of a user's own may stand the other way round
+        # Points of a user's own may stand the other way round.
+        names.sort(key=lambda point: point in opening_of)
         yield names, list(chain.from_iterable(bound[point] for point in names))
 
 
@@ -128,10 +142,13 @@ def _report_cycles(sections: Collection[SectionOrder]) -> Iterator[Problem]:
 def _find_wrong_names(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
     """Yield each edge, requirement and `ambiguous_with` that names no hook, or the hook itself."""
     for name, node in nodes.items():
-        edges = {(spec.hook, spec.where): spec for spec in (*node.after, *node.before)}  # both halves have the same
+        # Both halves have the same.
+        edges = {(spec.hook, spec.where): spec for spec in (*node.after, *node.before)}
         for spec in edges.values():
             if spec.hook == name:
-                yield _make_problem(f'hook "{name}" cannot stand before or after itself', spec, node)
+                yield _make_problem(
+                    f'hook "{name}" cannot stand before or after itself', spec, node
+                )
             elif not spec.optional and spec.hook not in disabled:
                 yield from _missing(f'hook "{name}" has an edge to', spec, node, nodes)
         for spec in node.ambiguous_with:
@@ -144,7 +161,9 @@ def _find_wrong_names(nodes: Nodes, disabled: Collection[str]) -> Iterator[Probl
 def _missing(statement: str, spec: EdgeSpec, node: Node, nodes: Nodes) -> Iterator[Problem]:
     if spec.hook not in nodes:
         hint = nearest(spec.hook, nodes) or f'write "{spec.hook}?" if it may be missing'
-        yield _make_problem(f'{statement} "{spec.hook}", which is not in this pipeline', spec, node, hint)
+        yield _make_problem(
+            f'{statement} "{spec.hook}", which is not in this pipeline', spec, node, hint
+        )
 
 
 def _find_requirement_problems(
@@ -152,7 +171,9 @@ def _find_requirement_problems(
 ) -> Iterator[Problem]:
     if spec.optional:
         message = f'hook "{name}" requires "{spec.hook}?", and what is required cannot be optional'
-        yield _make_problem(message, spec, node, f'write "{spec.hook}", or an edge: after = ["{spec.hook}?"]')
+        yield _make_problem(
+            message, spec, node, f'write "{spec.hook}", or an edge: after = ["{spec.hook}?"]'
+        )
     elif spec.hook == name:
         yield _make_problem(f'hook "{name}" cannot stand before or after itself', spec, node)
     elif spec.hook not in nodes:
@@ -164,7 +185,9 @@ def _find_requirement_problems(
 
 
 def _make_problem(message: str, spec: EdgeSpec, node: Node, hint: str = "") -> Problem:
-    """Return a problem where the user wrote it: of what the hook's class states, that is the `use`."""
+    """Return a problem where the user wrote it: of what the hook's class states,
+    that is the `use`.
+    """
     if spec.kind == "class":
         return Problem(f"{message} (stated by {spec.where})", node.where, hint)
     return Problem(message, spec.where, hint)
@@ -176,7 +199,8 @@ def _find_idle_edges(nodes: Nodes) -> Iterator[Problem]:
     for name, node in nodes.items():
         points_of[name] = {binding.point for binding in node.bound}
     for name, node in nodes.items():
-        meet: dict[tuple[str, Where], bool] = {}  # an edge of one around stands at both of its points
+        # An edge of one around stands at both of its points.
+        meet: dict[tuple[str, Where], bool] = {}
         for spec in (*node.after, *node.before):
             if spec.kind != "file" or spec.hook not in nodes:
                 continue
@@ -194,4 +218,8 @@ def _find_idle_edges(nodes: Nodes) -> Iterator[Problem]:
                 meet[edge] = True
         for (other, where), has_met in meet.items():
             if not has_met:
-                yield Problem(f'the edge between "{name}" and "{other}" can never matter: they share no point', where)
+                yield Problem(
+                    f'the edge between "{name}" and "{other}" can never matter: they share no'
+                    " point",
+                    where,
+                )

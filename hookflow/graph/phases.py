@@ -10,7 +10,9 @@ NORMAL_PHASE = PHASES.index("normal")
 LAST_PHASE = len(PHASES) - 1
 
 
-def move_phases(graph: "nx.DiGraph", phases: Mapping[int, int], backwards: Collection[int]) -> dict[int, int]:
+def move_phases(
+    graph: "nx.DiGraph", phases: Mapping[int, int], backwards: Collection[int]
+) -> dict[int, int]:
     """Return the phase of each vertex of a graph, moved so that no phase contradicts an edge.
 
     A hook before an early one becomes early, a hook after a late one becomes late. The phases of
@@ -35,7 +37,8 @@ def _push_backwards(
 ) -> None:
     """Settle the `backwards` vertices among themselves.
 
-    They come before the others, so that the result does not depend on which of two moves is made first.
+    They come before the others, so that the result does not depend on which of two moves is made
+    first.
     """
     pushed: dict[int, int] = {}
     for vertex in order:

@@ -1,4 +1,7 @@
-"""A compiled plan: hooks, bindings, edges and points, and how two differ. A `Node` is a hook before it is ordered."""
+"""A compiled plan: hooks, bindings, edges and points, and how two differ.
+
+A `Node` is a hook before it is ordered.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -18,28 +21,36 @@ if TYPE_CHECKING:
     from hookflow.pipeline.schema import Pipeline
 
 VERSION = 2
-"""The version of the format of `plan.json`. It goes up with every change that a reader of the last one would
-misread."""
+"""The version of the format of `plan.json`. It goes up with every change that a reader of the last
+one would misread.
+"""
 
 Half = Literal["whole", "enter", "exit"]
-"""A plain method is called whole; an `around_X` generator enters at `before_X` and exits at `after_X`."""
+"""A plain method is called whole; an `around_X` generator enters at
+`before_X` and exits at `after_X`.
+"""
 
 WantedPlaces = Mapping[tuple[str, str, Half], int]
-"""Where a hook's method, or half of its around, is wanted at a point, as far as nothing else decides."""
+"""Where a hook's method, or half of its around, is wanted at a point,
+as far as nothing else decides.
+"""
 
 EdgeKind = Literal["file", "class", "nesting", "flow"]
 """The source of an edge: the pipeline file, the hook's class, the nesting of arounds, or data flow.
 
-Arounds are left in the reverse order of entry, and a hook's around encloses its own methods. Data flow puts writers of
-a slot before its readers, and gives way to the others.
+Arounds are left in the reverse order of entry, and a hook's around encloses its own methods. Data
+flow puts writers of a slot before its readers, and gives way to the others.
 """
 
 Reason = Literal["edge", "phase", "file"]
-"""The reason of the order of two hooks: an edge, their phases, or nothing but their order in the file (or the
-shuffle)."""
+"""The reason of the order of two hooks: an edge, their phases, or nothing but their order in the
+file (or the shuffle).
+"""
 
 DropReason = Literal["contradicted", "cycle"]
-"""Why a data-flow edge is dropped: others that are kept contradict it, or it is on a cycle of flows, all dropped."""
+"""Why a data-flow edge is dropped: others that are kept contradict it,
+or it is on a cycle of flows, all dropped.
+"""
 
 Phase = Literal["first", "early", "normal", "late", "last"]
 PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
@@ -51,12 +62,17 @@ WhenFull = Literal["wait", "drop", "coalesce"]
 
 Ranks = Literal["zero", "all"]
 RANK_CHOICES: tuple[Ranks, ...] = ("zero", "all")
-"""On which of the processes that train together a hook fires: on the first one alone, or on every one."""
+"""On which of the processes that train together a hook fires:
+on the first one alone, or on every one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a binding fires: parsed amounts and a condition; None leaves a side open. With `once` it fires once."""
+    """When a binding fires: parsed amounts and a condition; None leaves a side open.
+
+    With `once` it fires once.
+    """
 
     every: Amount | None = None
     since: Amount | None = None
@@ -74,15 +90,27 @@ class Trigger:
         *,
         once: bool = False,
     ) -> "Trigger":
-        """Return the trigger of amounts and a condition as they are written. Raises ValueError for what is none."""
+        """Return the trigger of amounts and a condition as they are written.
+
+        Raises ValueError for what is none.
+        """
         condition = None
         if when is not None:
             condition = parse_condition(when)
-        return cls(_read_if_stated(every), _read_if_stated(since), _read_if_stated(until), condition, once)
+        return cls(
+            _read_if_stated(every), _read_if_stated(since), _read_if_stated(until), condition, once
+        )
 
     def __str__(self) -> str:
-        """Return it in a few words, e.g. "every 50 from 1ep"; empty when the binding fires always."""
-        named = (("every", self.every), ("from", self.since), ("until", self.until), ("when", self.when))
+        """Return it in a few words, e.g. "every 50 from 1ep";
+        empty when the binding fires always.
+        """
+        named = (
+            ("every", self.every),
+            ("from", self.since),
+            ("until", self.until),
+            ("when", self.when),
+        )
         words = [f"{name} {amount}" for name, amount in named if amount is not None]
         if self.once:
             words.insert(0, "once")
@@ -104,13 +132,13 @@ def _read_if_stated(text: str | None) -> Amount | None:
 class DeclaredBinding:
     """One hook at one point, as the file and the hook's class declare it.
 
-    `takes` are the arguments its method names, out of those that the point offers, in the method's order. `reads` and
-    `writes` are the slots that its method touches. `modules` and `parameters` are globs over names, or classes of
-    modules, for a point that fires on such (`Point.picks`).
+    `takes` are the arguments its method names, out of those that the point offers, in the method's
+    order. `reads` and `writes` are the slots that its method touches. `modules` and `parameters`
+    are globs over names, or classes of modules, for a point that fires on such (`Point.picks`).
 
-    The others are for module points alone. `stages` is where the binding fires, none meaning in training alone;
-    `prepend` puts it before the hooks that the model has registered itself; with `always_call` it fires after an
-    exception, too.
+    The others are for module points alone. `stages` is where the binding fires, none meaning in
+    training alone; `prepend` puts it before the hooks that the model has registered itself; with
+    `always_call` it fires after an exception, too.
     """
 
     hook: str
@@ -142,10 +170,10 @@ BindingKey = tuple[str, Half]
 class Binding(DeclaredBinding):
     """A binding in its place in the order.
 
-    `id` is its place in `Plan.bindings` and its name in the event log. `phase` is the one it fires in: the hook's own,
-    unless an edge has moved it into another. One that is `beside` the training fires in the thread of its hook.
-    `placed_by` is what puts the binding behind the one that fires before it at its point; of the first one it says
-    nothing.
+    `id` is its place in `Plan.bindings` and its name in the event log. `phase` is the one it fires
+    in: the hook's own, unless an edge has moved it into another. One that is `beside` the training
+    fires in the thread of its hook. `placed_by` is what puts the binding behind the one that fires
+    before it at its point; of the first one it says nothing.
     """
 
     id: int = field(kw_only=True)
@@ -155,13 +183,15 @@ class Binding(DeclaredBinding):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`first` fires before `then` at `point`; `where` is the file and line (or the class) that says so.
+    """`first` fires before `then` at `point`; `where` is the file and line (or the class) that says
+    so.
 
-    `first_id` and `then_id` are the bindings: a hook may have two at one point, a plain method and half of an
-    `around`. For a flow edge `where` is empty, and `slots` are what `first` writes and `then` reads. A `loose` edge
-    between two second halves follows from how the arounds were entered, and nothing but the file's order (or the
-    shuffle) says that. An `implied` edge follows from others of its point, and drawings leave its line out.
-    One that is stated of a `group` has the group's name.
+    `first_id` and `then_id` are the bindings: a hook may have two at one point, a plain method and
+    half of an `around`. For a flow edge `where` is empty, and `slots` are what `first` writes and
+    `then` reads. A `loose` edge between two second halves follows from how the arounds were
+    entered, and nothing but the file's order (or the shuffle) says that. An `implied` edge follows
+    from others of its point, and drawings leave its line out. One that is stated of a `group` has
+    the group's name.
     """
 
     point: str
@@ -178,7 +208,9 @@ class Edge:
 
     @property
     def source(self) -> str:
-        """The file and line, the class, the rule of nesting, or the slots that the edge comes from; and its group."""
+        """The file and line, the class, the rule of nesting,
+        or the slots that the edge comes from; and its group.
+        """
         if self.kind == "flow":
             return ", ".join(self.slots)
         if self.group:
@@ -188,7 +220,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class DroppedEdge:
-    """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to `edge.first`.
+    """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to
+    `edge.first`.
 
     Where very many flows are dropped, `against` is left empty for all but the first ones.
     Of hooks around something, some of these may be edges at the other of the two points.
@@ -200,7 +233,9 @@ class DroppedEdge:
 
     @property
     def cycle(self) -> tuple[Edge, ...]:
-        """The cycle of flows that the edge is on, from its first name on; empty if it was contradicted."""
+        """The cycle of flows that the edge is on, from its first name on;
+        empty if it was contradicted.
+        """
         if self.reason != "cycle" or not self.against:
             return ()
         edges = (self.edge, *self.against)
@@ -250,7 +285,9 @@ class PlannedHook:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """A group of hooks: the names and globs that declare it, and its members that are not switched off."""
+    """A group of hooks: the names and globs that declare it,
+    and its members that are not switched off.
+    """
 
     name: str
     entries: tuple[str, ...]
@@ -261,7 +298,10 @@ class PlannedGroup:
 
 @dataclass(frozen=True, slots=True)
 class CollapsedBinding:
-    """A box of a drawing that stands for several bindings of a group, in the order of firing. Its id is the first's."""
+    """A box of a drawing that stands for several bindings of a group, in the order of firing.
+
+    Its id is the first's.
+    """
 
     id: int
     group: str
@@ -275,13 +315,15 @@ class CollapsedBinding:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge.
+    """Every hook, every binding (point by point in the order of the loop, then in the order of
+    firing), every edge.
 
-    `own` are the points that the pipeline declares for itself. `dropped_edges` are the data flows that stronger edges,
-    or one another, have overruled. `warnings` are probable mistakes, `notes` may be intended, `unknown` are facts about
-    hooks that are not imported. `shuffle` is the seed of another order than the file's. `off` are the hooks that a run
-    has switched off, and the iterations done then; no recorded plan has any. Nor has it `collapsed` boxes, which
-    drawings have in the place of members of `groups`.
+    `own` are the points that the pipeline declares for itself. `dropped_edges` are the data flows
+    that stronger edges, or one another, have overruled. `warnings` are probable mistakes, `notes`
+    may be intended, `unknown` are facts about hooks that are not imported. `shuffle` is the seed of
+    another order than the file's. `off` are the hooks that a run has switched off, and the
+    iterations done then; no recorded plan has any. Nor has it `collapsed` boxes, which drawings
+    have in the place of members of `groups`.
     """
 
     pipeline: str
@@ -325,8 +367,13 @@ class Plan:
 
     @cached_property
     def order(self) -> dict[str, tuple[str, ...]]:
-        """The names of the hooks that fire at each point, in order; points without any are left out."""
-        return {point.name: tuple(binding.hook for binding in self.at(point.name)) for point in self.bound_points}
+        """The names of the hooks that fire at each point, in order;
+        points without any are left out.
+        """
+        return {
+            point.name: tuple(binding.hook for binding in self.at(point.name))
+            for point in self.bound_points
+        }
 
     @cached_property
     def bound_points(self) -> tuple[Point, ...]:
@@ -334,11 +381,15 @@ class Plan:
         return tuple(point for point in self.points if self.at(point.name))
 
     def __str__(self) -> str:
-        """Return a line for each point where something fires: the hooks in order, with their triggers."""
+        """Return a line for each point where something fires: the hooks in order,
+        with their triggers.
+        """
         width = max(map(len, self.order), default=0)
         lines = []
         for point in self.order:
-            hooks = (f"{b.hook} ({b.trigger})" if str(b.trigger) else b.hook for b in self.at(point))
+            hooks = (
+                f"{b.hook} ({b.trigger})" if str(b.trigger) else b.hook for b in self.at(point)
+            )
             lines.append(f"{point:<{width}}  {' → '.join(hooks)}")
         return "\n".join(lines)
 
@@ -350,17 +401,21 @@ class Plan:
         return self._edges_by_point.get(point, ())
 
     def graph(self, point: str | None = None, *, dropped: bool = False) -> "nx.MultiDiGraph":
-        """Return the graph of a point, or of all points, for networkx. Raises UserError for an unknown point.
+        """Return the graph of a point, or of all points, for networkx. Raises UserError for an
+        unknown point.
 
-        A node is the id of a binding, with the attributes `hook`, `point`, `half`, `phase`, `binding` (the Binding)
-        and `spec` (the PlannedHook). An edge leads from who fires first. Its key is its kind, and its attributes are
-        `kind`, `source`, `slots`, `kept`, `reason` and `edge` (the Edge). With `dropped` the graph has the data flows
-        that were dropped, too, with `kept` as False and the edges they gave way to as `against`; it may have cycles.
+        A node is the id of a binding, with the attributes `hook`, `point`, `half`, `phase`,
+        `binding` (the Binding) and `spec` (the PlannedHook). An edge leads from who fires first.
+        Its key is its kind, and its attributes are `kind`, `source`, `slots`, `kept`, `reason` and
+        `edge` (the Edge). With `dropped` the graph has the data flows that were dropped, too, with
+        `kept` as False and the edges they gave way to as `against`; it may have cycles.
         """
         import networkx as nx  # the training process has plans, and asks for no graph
 
         if point is not None and point not in self.points:
-            raise UserError(Problem(f'there is no point "{point}"', hint=nearest(point, self.points.names)))
+            raise UserError(
+                Problem(f'there is no point "{point}"', hint=nearest(point, self.points.names))
+            )
         graph = nx.MultiDiGraph(name=self.pipeline)
         for binding in self.bindings:
             if point is None or binding.point == point:
@@ -379,7 +434,9 @@ class Plan:
         if dropped:
             for each in self.dropped_edges:
                 if each.edge.first_id in graph:
-                    _add_edge(graph, each.edge, kept=False, reason=each.reason, against=each.against)
+                    _add_edge(
+                        graph, each.edge, kept=False, reason=each.reason, against=each.against
+                    )
         return graph
 
     @cached_property
@@ -394,11 +451,17 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
         parts = _as_json(self)
-        return {"version": VERSION, **{name: part for name, part in parts.items() if name not in DRAWN_ONLY or part}}
+        return {
+            "version": VERSION,
+            **{name: part for name, part in parts.items() if name not in DRAWN_ONLY or part},
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str | bytes) -> "Plan":
-        """Return the plan that `to_json` wrote, or its text. Raises ValueError when it is something else."""
+        """Return the plan that `to_json` wrote, or its text.
+
+        Raises ValueError when it is something else.
+        """
         from pydantic import ValidationError
 
         from hookflow.events.reading import read_json
@@ -406,13 +469,17 @@ class Plan:
         if isinstance(data, (str, bytes)):
             data = read_json(data, nan=True)
         if isinstance(data, Mapping) and (version := data.get("version", VERSION)) != VERSION:
-            message = f"it is in format {version}, and this version of hookflow reads format {VERSION}"
+            message = (
+                f"it is in format {version}, and this version of hookflow reads format {VERSION}"
+            )
             raise ValueError(f"no plan: {message}")
         try:
             plan = _make_reader().validate_python(data)
         except ValidationError as error:
             (first, *_) = error.errors()
-            raise ValueError(f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise ValueError(
+                f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            ) from None
         wrong = next(_find_contradictions(plan), "")
         if wrong:
             raise ValueError(f"no plan: {wrong}")
@@ -420,7 +487,9 @@ class Plan:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value with mappings in the place of the classes of plans, and amounts and conditions as texts."""
+    """Return a value with mappings in the place of the classes of plans,
+    and amounts and conditions as texts.
+    """
     if isinstance(value, Amount | Condition):
         return str(value)
     if is_dataclass(value):
@@ -446,7 +515,9 @@ KEPT_BECAUSE: Mapping[EdgeKind, str] = {
 """The reason, in the graph of networkx, that an edge of each kind is kept."""
 
 
-def _add_edge(graph: "nx.MultiDiGraph", edge: Edge, *, kept: bool, reason: str, against: tuple[Edge, ...] = ()) -> None:
+def _add_edge(
+    graph: "nx.MultiDiGraph", edge: Edge, *, kept: bool, reason: str, against: tuple[Edge, ...] = ()
+) -> None:
     graph.add_edge(
         edge.first_id,
         edge.then_id,
@@ -469,7 +540,9 @@ def _make_reader() -> "TypeAdapter[Plan]":
 
 
 def _find_contradictions(plan: Plan) -> Iterator[str]:
-    """Yield what does not hold together in a plan that was read: its readers rely on the names and numbers in it."""
+    """Yield what does not hold together in a plan that was read:
+    its readers rely on the names and numbers in it.
+    """
     points = {point.name for point in STANDARD_POINTS}
     for point in plan.own:  # one may follow another of its own that stands above it
         if point.name in points or point.follows not in points:
@@ -481,7 +554,9 @@ def _find_contradictions(plan: Plan) -> Iterator[str]:
             yield f"its binding {k} is misnumbered, or has no hook or point"
     bound = {(binding.id, binding.hook, binding.point) for binding in plan.bindings}
     for edge in plan.edges:
-        if not bound.issuperset({(edge.first_id, edge.first, edge.point), (edge.then_id, edge.then, edge.point)}):
+        if not bound.issuperset(
+            {(edge.first_id, edge.first, edge.point), (edge.then_id, edge.then, edge.point)}
+        ):
             yield f"it has no bindings for the edge from {edge.first} to {edge.then}"
 
 
@@ -497,7 +572,8 @@ def _group_by_point(items: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec:
-    """The name of another hook, as an edge states it. `at` is the point and half that it holds for; None: all.
+    """The name of another hook, as an edge states it. `at` is the point and half that it holds for;
+    None: all.
 
     `group` is the group by which it was named, if it was.
     """
@@ -512,7 +588,9 @@ class EdgeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A hook of the pipeline: `after` and `before` hold at every point where both hooks are bound."""
+    """A hook of the pipeline: `after` and `before` hold at every
+    point where both hooks are bound.
+    """
 
     hook: PlannedHook
     where: Where
@@ -556,7 +634,9 @@ class ReorderedPair:
 
 @dataclass(frozen=True, slots=True)
 class PlanDifference:
-    """All that differs; `bound` and `unbound` are the points at which a hook fires in one of the plans alone."""
+    """All that differs; `bound` and `unbound` are the points at which a hook
+    fires in one of the plans alone.
+    """
 
     keys: tuple[Change, ...]
     hooks_added: tuple[str, ...]
@@ -575,8 +655,12 @@ Tables: TypeAlias = "Pipeline | Mapping[str, Any]"
 """A pipeline, or the tables that a run has recorded it in."""
 
 
-def difference(old: tuple[Tables, Plan], new: tuple[Tables, Plan], *, sweep: bool = False) -> PlanDifference:
-    """Compare two pipelines and what they were compiled to; their [sweep], which no run records, only with `sweep`."""
+def difference(
+    old: tuple[Tables, Plan], new: tuple[Tables, Plan], *, sweep: bool = False
+) -> PlanDifference:
+    """Compare two pipelines and what they were compiled to; their [sweep], which no run records,
+    only with `sweep`.
+    """
     before = old[1]
     after = new[1]
     names = [[hook.name for hook in plan.hooks] for plan in (before, after)]
@@ -618,19 +702,29 @@ def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[st
 
 
 def _find_own_arrows(here: Plan, there: Plan, common: set[str]) -> tuple[EdgeArrow, ...]:
-    """Return the edges between common hooks that one plan has alone; the place in the file does not count."""
+    """Return the edges between common hooks that one plan has alone;
+    the place in the file does not count.
+    """
     elsewhere = {(edge.first, edge.then, edge.point) for edge in there.edges}
     result: dict[tuple[str, str], list[str]] = {}
     for edge in here.edges:
-        if {edge.first, edge.then} <= common and (edge.first, edge.then, edge.point) not in elsewhere:
+        if {edge.first, edge.then} <= common and (
+            edge.first,
+            edge.then,
+            edge.point,
+        ) not in elsewhere:
             result.setdefault((edge.first, edge.then), []).append(edge.point)
     return tuple(EdgeArrow(first, then, tuple(points)) for (first, then), points in result.items())
 
 
 def _find_reordered(old: Plan, new: Plan) -> Iterator[ReorderedPair]:
     for point in old.order:
-        common = {_make_key(binding) for binding in old.at(point)} & {_make_key(binding) for binding in new.at(point)}
-        before, after = (tuple(b.hook for b in plan.at(point) if _make_key(b) in common) for plan in (old, new))
+        common = {_make_key(binding) for binding in old.at(point)} & {
+            _make_key(binding) for binding in new.at(point)
+        }
+        before, after = (
+            tuple(b.hook for b in plan.at(point) if _make_key(b) in common) for plan in (old, new)
+        )
         if before != after:
             yield ReorderedPair(point, before, after)
 

@@ -8,8 +8,8 @@ This is the loop that the runner walks; a test holds the two together:
             for epoch:
                 before_train_epoch
                 for batch:
-                    before_fetch                  # of each batch, also of those that an iteration accumulates
-                    before_train_iter
+                    before_fetch                  # of each batch, also of those that an iteration
+                    accumulates before_train_iter
                         outputs = task.step(batch)
                     after_forward
                     before_backward
@@ -40,8 +40,8 @@ This is the loop that the runner walks; a test holds the two together:
                 after_test_iter
             after_test_epoch
         after_test
-        before_predict                            # `hookflow predict`, within the points before a pass of its split
-            for batch:
+        before_predict                            # `hookflow predict`, within the points before a
+            pass of its split for batch:
                 before_predict_iter
                 after_predict_iter
         after_predict
@@ -49,9 +49,10 @@ This is the loop that the runner walks; a test holds the two together:
         on_log                                    # in each call of `run.log`, wherever that is
     after_run                                     # always, after an error too
 
-Gradients are off from `before_val` to `after_val` and from `before_test` to `after_test`. `docs/reference/loops.md` has
-the counters at each point, `docs/how-to/checkpoints.md` the points of a checkpoint, `docs/how-to/module-hooks.md` and
-`docs/reference/pytorch_hooks.md` those inside the network.
+Gradients are off from `before_val` to `after_val` and from `before_test` to `after_test`.
+`docs/reference/loops.md` has the counters at each point, `docs/how-to/checkpoints.md` the points of
+a checkpoint, `docs/how-to/module-hooks.md` and `docs/reference/pytorch_hooks.md` those inside the
+network.
 """
 
 from collections.abc import Iterable, Iterator
@@ -59,23 +60,30 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-Kind = Literal["standard", "step", "module", "global", "parameter", "optimizer", "comm", "state", "log", "own"]
-"""Points of the loop ("standard"), inside one iteration ("step"), of a logged number, and of the pipeline itself.
+Kind = Literal[
+    "standard", "step", "module", "global", "parameter", "optimizer", "comm", "state", "log", "own"
+]
+"""Points of the loop ("standard"), inside one iteration ("step"), of a logged number, and of the
+pipeline itself.
 
-The others are PyTorch's: modules of the network, every module, parameters, optimizer steps, DDP, saving and loading.
+The others are PyTorch's: modules of the network, every module, parameters, optimizer steps, DDP,
+saving and loading.
 """
 
 POINT_LIKE = ("before_", "after_", "on_", "around_")
-"""A method that begins like this is meant for a point: a misspelt one is a mistake, never ignored."""
+"""A method that begins like this is meant for a point:
+a misspelt one is a mistake, never ignored.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """A place where hooks fire.
 
-    `offers` names the arguments that a hook method may take there; `unit` is what a bare number in `every` counts:
-    training iterations, epochs, or firings of the point itself. `depth` is the nesting in the loop. A point of the
-    pipeline's own `follows` another one: there it is listed, drawn and ordered.
+    `offers` names the arguments that a hook method may take there; `unit` is what a bare number in
+    `every` counts: training iterations, epochs, or firings of the point itself. `depth` is the
+    nesting in the loop. A point of the pipeline's own `follows` another one: there it is listed,
+    drawn and ordered.
     """
 
     name: str
@@ -88,19 +96,25 @@ class Point:
 
     @property
     def ahead(self) -> bool:
-        """Whether what a bare number counts is still to be done there: at a `before_X`, and inside an iteration."""
+        """Whether what a bare number counts is still to be done there: at a `before_X`,
+        and inside an iteration.
+        """
         if self.name.startswith("before_"):
             return True
         return self.unit == "it" and self.kind != "standard"
 
     @property
     def nested(self) -> bool:
-        """Whether it fires within something else: PyTorch comes there, or a hook or task that fires it."""
+        """Whether it fires within something else: PyTorch comes there,
+        or a hook or task that fires it.
+        """
         return self.kind not in ("standard", "step")
 
     @property
     def picks(self) -> Literal["modules", "parameters", ""]:
-        """The key of a binding that says, by globs, what it is registered on; empty where there is nothing to pick."""
+        """The key of a binding that says, by globs, what it is registered on;
+        empty where there is nothing to pick.
+        """
         if self.kind in ("module", "state"):
             return "modules"
         if self.kind == "parameter":
@@ -109,7 +123,9 @@ class Point:
 
     @property
     def of_batches(self) -> bool:
-        """Whether the run comes there for each iteration or batch, of training, validation or test."""
+        """Whether the run comes there for each iteration or batch, of training,
+        validation or test.
+        """
         if self.unit == "it":
             return True
         return self.kind == "standard" and self.name.endswith("_iter")
@@ -118,12 +134,18 @@ class Point:
 _standard: list[Point] = []
 
 
-def _add_point(name: str, depth: int, offers: str, unit: str, about: str, kind: Kind = "standard") -> None:
+def _add_point(
+    name: str, depth: int, offers: str, unit: str, about: str, kind: Kind = "standard"
+) -> None:
     _standard.append(Point(name, depth, ("run", *offers.split()), unit, about, kind))
 
 
-_add_point("before_run", 0, "", "firing", "the model, the data and the optimizer stand; nothing has run")
-_add_point("after_load_checkpoint", 1, "checkpoint", "firing", "a checkpoint is read, not yet copied in")
+_add_point(
+    "before_run", 0, "", "firing", "the model, the data and the optimizer stand; nothing has run"
+)
+_add_point(
+    "after_load_checkpoint", 1, "checkpoint", "firing", "a checkpoint is read, not yet copied in"
+)
 _add_point(
     "load_state_dict_pre",
     2,
@@ -132,58 +154,207 @@ _add_point(
     "a module is about to load its state",
     "state",
 )
-_add_point("load_state_dict_post", 2, "name module incompatible_keys", "firing", "a module has loaded", "state")
+_add_point(
+    "load_state_dict_post",
+    2,
+    "name module incompatible_keys",
+    "firing",
+    "a module has loaded",
+    "state",
+)
 _add_point("before_train", 1, "", "firing", "the training loop is about to start")
 _add_point("before_train_epoch", 2, "", "ep", "an epoch is about to start")
 _add_point("before_fetch", 3, "batch_idx", "it", "a training batch is about to be fetched")
-_add_point("before_train_iter", 3, "batch batch_idx", "it", "a batch has been fetched, nothing computed")
-_add_point("global_forward_pre", 4, "name module args input", "it", "any module is about to compute", "global")
-_add_point("forward_pre", 4, "module name args input kwargs", "it", "a module is about to compute", "module")
-_add_point("global_forward", 4, "name module args input kwargs output", "it", "any module has computed", "global")
-_add_point("forward", 4, "module name args input kwargs output", "it", "a module has computed", "module")
-_add_point("after_forward", 4, "batch batch_idx outputs", "it", "the outputs and the loss are there", "step")
-_add_point("before_backward", 4, "batch batch_idx outputs", "it", "the loss is about to be differentiated", "step")
-_add_point("global_full_backward_pre", 4, "name module grad_output", "it", "gradients reach any module", "global")
-_add_point("full_backward_pre", 4, "module name grad_output", "it", "gradients reach a module", "module")
-_add_point("parameter_grad", 4, "name param grad", "it", "a gradient reaches a parameter", "parameter")
-_add_point("post_accumulate_grad", 4, "name param", "it", "a gradient is added to a parameter's", "parameter")
 _add_point(
-    "global_full_backward", 4, "name module grad_input grad_output", "it", "gradients leave any module", "global"
+    "before_train_iter", 3, "batch batch_idx", "it", "a batch has been fetched, nothing computed"
 )
-_add_point("full_backward", 4, "module name grad_input grad_output", "it", "gradients leave a module", "module")
 _add_point(
-    "ddp_comm", 4, "name state process_group bucket", "it", "DDP is about to average a bucket of gradients", "comm"
+    "global_forward_pre",
+    4,
+    "name module args input",
+    "it",
+    "any module is about to compute",
+    "global",
+)
+_add_point(
+    "forward_pre",
+    4,
+    "module name args input kwargs",
+    "it",
+    "a module is about to compute",
+    "module",
+)
+_add_point(
+    "global_forward",
+    4,
+    "name module args input kwargs output",
+    "it",
+    "any module has computed",
+    "global",
+)
+_add_point(
+    "forward", 4, "module name args input kwargs output", "it", "a module has computed", "module"
+)
+_add_point(
+    "after_forward",
+    4,
+    "batch batch_idx outputs",
+    "it",
+    "the outputs and the loss are there",
+    "step",
+)
+_add_point(
+    "before_backward",
+    4,
+    "batch batch_idx outputs",
+    "it",
+    "the loss is about to be differentiated",
+    "step",
+)
+_add_point(
+    "global_full_backward_pre",
+    4,
+    "name module grad_output",
+    "it",
+    "gradients reach any module",
+    "global",
+)
+_add_point(
+    "full_backward_pre", 4, "module name grad_output", "it", "gradients reach a module", "module"
+)
+_add_point(
+    "parameter_grad", 4, "name param grad", "it", "a gradient reaches a parameter", "parameter"
+)
+_add_point(
+    "post_accumulate_grad",
+    4,
+    "name param",
+    "it",
+    "a gradient is added to a parameter's",
+    "parameter",
+)
+_add_point(
+    "global_full_backward",
+    4,
+    "name module grad_input grad_output",
+    "it",
+    "gradients leave any module",
+    "global",
+)
+_add_point(
+    "full_backward",
+    4,
+    "module name grad_input grad_output",
+    "it",
+    "gradients leave a module",
+    "module",
+)
+_add_point(
+    "ddp_comm",
+    4,
+    "name state process_group bucket",
+    "it",
+    "DDP is about to average a bucket of gradients",
+    "comm",
 )
 _add_point("after_backward", 4, "batch batch_idx outputs", "it", "the gradients are there", "step")
-_add_point("before_optimizer_step", 4, "batch batch_idx outputs", "it", "the gradients are final", "step")
-_add_point("optimizer_step_pre", 4, "name optimizer args kwargs", "it", "an optimizer's step begins", "optimizer")
-_add_point("optimizer_step_post", 4, "name optimizer args kwargs", "it", "an optimizer's step is done", "optimizer")
-_add_point("after_optimizer_step", 4, "batch batch_idx outputs", "it", "the weights are new", "step")
-_add_point("after_train_iter", 3, "batch batch_idx outputs", "it", "an iteration is done and counted")
-_add_point("after_train_epoch", 2, "", "ep", "an epoch is done and counted")
-_add_point("state_dict_pre", 2, "name module prefix keep_vars", "firing", "`state_dict` of a module is called", "state")
 _add_point(
-    "state_dict_post", 2, "name module state_dict prefix local_metadata", "firing", "the state is complete", "state"
+    "before_optimizer_step", 4, "batch batch_idx outputs", "it", "the gradients are final", "step"
+)
+_add_point(
+    "optimizer_step_pre",
+    4,
+    "name optimizer args kwargs",
+    "it",
+    "an optimizer's step begins",
+    "optimizer",
+)
+_add_point(
+    "optimizer_step_post",
+    4,
+    "name optimizer args kwargs",
+    "it",
+    "an optimizer's step is done",
+    "optimizer",
+)
+_add_point(
+    "after_optimizer_step", 4, "batch batch_idx outputs", "it", "the weights are new", "step"
+)
+_add_point(
+    "after_train_iter", 3, "batch batch_idx outputs", "it", "an iteration is done and counted"
+)
+_add_point("after_train_epoch", 2, "", "ep", "an epoch is done and counted")
+_add_point(
+    "state_dict_pre",
+    2,
+    "name module prefix keep_vars",
+    "firing",
+    "`state_dict` of a module is called",
+    "state",
+)
+_add_point(
+    "state_dict_post",
+    2,
+    "name module state_dict prefix local_metadata",
+    "firing",
+    "the state is complete",
+    "state",
 )
 _add_point("before_val", 2, "", "firing", "validation is about to start")
-_add_point("before_val_epoch", 3, "", "firing", "the pass over the validation data is about to start")
+_add_point(
+    "before_val_epoch", 3, "", "firing", "the pass over the validation data is about to start"
+)
 _add_point("before_val_iter", 4, "batch batch_idx", "firing", "a validation batch has been fetched")
-_add_point("after_val_iter", 4, "batch batch_idx outputs", "firing", "the outputs of a validation batch are there")
-_add_point("after_val_epoch", 3, "metrics", "firing", "the pass is done: hooks put their metrics in")
+_add_point(
+    "after_val_iter",
+    4,
+    "batch batch_idx outputs",
+    "firing",
+    "the outputs of a validation batch are there",
+)
+_add_point(
+    "after_val_epoch", 3, "metrics", "firing", "the pass is done: hooks put their metrics in"
+)
 _add_point("after_val", 2, "metrics", "firing", "validation is done: metrics over all its sets")
-_add_point("before_save_checkpoint", 2, "checkpoint", "firing", "a checkpoint is complete, not yet written")
-_add_point("after_copy_checkpoint", 2, "", "firing", "the state has been copied; the weights may change again")
+_add_point(
+    "before_save_checkpoint", 2, "checkpoint", "firing", "a checkpoint is complete, not yet written"
+)
+_add_point(
+    "after_copy_checkpoint",
+    2,
+    "",
+    "firing",
+    "the state has been copied; the weights may change again",
+)
 _add_point("after_save_checkpoint", 2, "checkpoint path", "firing", "a checkpoint is safe on disk")
 _add_point("after_train", 1, "", "firing", "the training loop has ended")
 _add_point("before_test", 1, "", "firing", "the test is about to start")
 _add_point("before_test_epoch", 2, "", "firing", "the pass over the test data is about to start")
 _add_point("before_test_iter", 3, "batch batch_idx", "firing", "a test batch has been fetched")
-_add_point("after_test_iter", 3, "batch batch_idx outputs", "firing", "the outputs of a test batch are there")
-_add_point("after_test_epoch", 2, "metrics", "firing", "the pass is done: hooks put their metrics in")
+_add_point(
+    "after_test_iter",
+    3,
+    "batch batch_idx outputs",
+    "firing",
+    "the outputs of a test batch are there",
+)
+_add_point(
+    "after_test_epoch", 2, "metrics", "firing", "the pass is done: hooks put their metrics in"
+)
 _add_point("after_test", 1, "metrics", "firing", "the test is done: metrics over all its sets")
-_add_point("before_predict", 1, "", "firing", "`hookflow predict` is about to predict a set of data")
-_add_point("before_predict_iter", 2, "batch batch_idx", "firing", "a batch to predict has been fetched")
-_add_point("after_predict_iter", 2, "batch batch_idx outputs", "firing", "the predictions for a batch are there")
+_add_point(
+    "before_predict", 1, "", "firing", "`hookflow predict` is about to predict a set of data"
+)
+_add_point(
+    "before_predict_iter", 2, "batch batch_idx", "firing", "a batch to predict has been fetched"
+)
+_add_point(
+    "after_predict_iter",
+    2,
+    "batch batch_idx outputs",
+    "firing",
+    "the predictions for a batch are there",
+)
 _add_point("after_predict", 1, "", "firing", "every batch is predicted, nothing written yet")
 _add_point("on_exception", 1, "exception", "firing", "something raised; the run is about to end")
 _add_point("on_log", 1, "name value", "firing", "a number is logged", "log")
@@ -194,7 +365,9 @@ STANDARD_POINTS: tuple[Point, ...] = tuple(_standard)
 
 
 class Points:
-    """The points of a pipeline by name, in the order of a full run; `own` ones stand behind those that they follow."""
+    """The points of a pipeline by name, in the order of a full run;
+    `own` ones stand behind those that they follow.
+    """
 
     def __init__(self, own: Iterable[Point] = ()) -> None:
         ordered = list(STANDARD_POINTS)
@@ -216,16 +389,20 @@ class Points:
         return self._by_name[name]
 
     def in_iteration(self, name: str) -> bool:
-        """Say whether a point lies inside a training iteration, so that what fires there takes up some of its time."""
+        """Say whether a point lies inside a training iteration,
+        so that what fires there takes up some of its time.
+        """
         point = self[name]
         if point.kind == "own":
             return self.in_iteration(point.follows)
         return point.unit == "it"
 
     def is_recurring(self, name: str) -> bool:
-        """Return whether a point lies in the training loop, so that what it costs grows with the training.
+        """Return whether a point lies in the training loop, so that what it costs grows with the
+        training.
 
-        Points before the training and after it fire once: the begin and the end of the run, a test, a prediction.
+        Points before the training and after it fire once: the begin and the end of the run, a test,
+        a prediction.
         """
         point = self[name]
         if point.kind == "own":
@@ -246,10 +423,12 @@ class Points:
 
     @cached_property
     def pairs(self) -> dict[str, str]:
-        """The values of `around_X`: every X that has a `before_X`, with the `after_X` that closes it.
+        """The values of `around_X`: every X that has a `before_X`, with the `after_X` that closes
+        it.
 
-        Only a save is closed elsewhere: at `after_save_checkpoint` the training has long gone on. A pipeline's own
-        `before_copy_checkpoint` opens nothing, since `after_copy_checkpoint` closes the save.
+        Only a save is closed elsewhere: at `after_save_checkpoint` the training has long gone on. A
+        pipeline's own `before_copy_checkpoint` opens nothing, since `after_copy_checkpoint` closes
+        the save.
         """
         closings = {}
         for name in self._by_name:
@@ -258,7 +437,11 @@ class Points:
                 closing = "after_copy_checkpoint"
             else:
                 closing = f"after_{pair}"
-            if name.startswith("before_") and pair != "copy_checkpoint" and closing in self._by_name:
+            if (
+                name.startswith("before_")
+                and pair != "copy_checkpoint"
+                and closing in self._by_name
+            ):
                 closings[pair] = closing
         return closings
 
@@ -278,7 +461,9 @@ UNPLACED_POINTS = (
     "after_copy_checkpoint",
     "after_save_checkpoint",
 )
-"""Points that fire at no one place of the loop; so do those of `Points` that something else comes to."""
+"""Points that fire at no one place of the loop;
+so do those of `Points` that something else comes to.
+"""
 
 LOOP_BOUNDS = {
     "epoch": ("before_train_epoch", "after_val"),
@@ -291,7 +476,10 @@ LOOP_BOUNDS = {
 
 
 class Loop:
-    """Where in a round of the loop each point fires. A validation that is due after iterations has no one place."""
+    """Where in a round of the loop each point fires.
+
+    A validation that is due after iterations has no one place.
+    """
 
     def __init__(self, points: Points, validates_in_epoch: bool) -> None:
         self._rows = {point.name: row for row, point in enumerate(points)}
@@ -321,13 +509,19 @@ class Loop:
         return self._validates_in_epoch and self._is_between(point.name, "before_val", "after_val")
 
     def _find_rounds_around(self, name: str) -> tuple[str, ...]:
-        return tuple(round_ for round_, (first, last) in LOOP_BOUNDS.items() if self._is_between(name, first, last))
+        return tuple(
+            round_
+            for round_, (first, last) in LOOP_BOUNDS.items()
+            if self._is_between(name, first, last)
+        )
 
     def _is_between(self, name: str, first: str, last: str) -> bool:
         return self._rows[first] <= self._rows[name] <= self._rows[last]
 
     def common(self, *points: str) -> str:
-        """Return the innermost round that all points are in; empty where the run passes them once."""
+        """Return the innermost round that all points are in;
+        empty where the run passes them once.
+        """
         shared = ""
         for name in LOOP_BOUNDS:
             if all(name in self.within[point] for point in points):

@@ -6,7 +6,10 @@ import networkx as nx
 
 
 def find_implied(edges: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the edges that follow from the others. Raises networkx.NetworkXError where there is a cycle."""
+    """Return the edges that follow from the others.
+
+    Raises networkx.NetworkXError where there is a cycle.
+    """
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_edges_from(edges)
     reduced = nx.transitive_reduction(graph)
@@ -14,7 +17,9 @@ def find_implied(edges: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
 
 
 def reduce_to(graph: "nx.DiGraph", chosen: Collection[int]) -> list[tuple[int, int]]:
-    """Return which of the chosen vertices lead to which others, without the pairs that follow from other pairs."""
+    """Return which of the chosen vertices lead to which others,
+    without the pairs that follow from other pairs.
+    """
     if len(chosen) < 2:
         return []
     reachable: nx.DiGraph[int] = nx.DiGraph()

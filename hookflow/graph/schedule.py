@@ -1,13 +1,15 @@
-"""Triggers as exact numbers: `every`, `from` and `until` over the counters of a run, for the runner and for `forecast`.
+"""Triggers as exact numbers: `every`, `from` and `until` over the counters of a run, for the runner
+and for `forecast`.
 
-A run counts iterations, epochs, firings of a point, seconds, samples and tokens. The count at a visit of a point is
-what is done then: where the point is ahead (`Point.ahead`: at a `before_X`, and inside an iteration) the first visit is
-at 0; elsewhere the count includes what has just been done.
+A run counts iterations, epochs, firings of a point, seconds, samples and tokens. The count at a
+visit of a point is what is done then: where the point is ahead (`Point.ahead`: at a `before_X`, and
+inside an iteration) the first visit is at 0; elsewhere the count includes what has just been done.
 
-- `every` fires where the count has entered another multiple of the amount; where the point is ahead, 0 is one.
+- `every` fires where the count has entered another multiple of the amount; where the point is
+  ahead, 0 is one.
 - `from` admits each count that has reached the amount.
-- `until` admits each count up to the amount. Where the point is ahead the amount itself is too late: so many are done,
-  and this would be one more.
+- `until` admits each count up to the amount. Where the point is ahead the amount itself is too
+  late: so many are done, and this would be one more.
 """
 
 from bisect import bisect_left
@@ -27,12 +29,15 @@ if TYPE_CHECKING:
     from hookflow.pipeline.schema import Pipeline
 
 Counter = Literal["it", "ep", "firing", "s", "samples", "tokens"]
-"""The counters of a run: iterations, epochs, firings of a point, seconds, and of the batches that it has taken the
-samples and the tokens. All but the seconds are integers."""
+"""The counters of a run: iterations, epochs, firings of a point, seconds, and of the batches that
+it has taken the samples and the tokens. All but the seconds are integers.
+"""
 
 
 class Totals(NamedTuple):
-    """How many iterations and epochs a run has, and the iterations of each epoch; None where it is not known yet."""
+    """How many iterations and epochs a run has, and the iterations of each epoch;
+    None where it is not known yet.
+    """
 
     iters: int | None = None
     epochs: int | None = None
@@ -50,7 +55,8 @@ class Bound(NamedTuple):
 class Measure:
     """An amount in one counter: exactly `numerator` / `denominator` of what that counts.
 
-    With `lengths` it is an amount of epochs of these lengths, and the counter is that of the iterations.
+    With `lengths` it is an amount of epochs of these lengths, and the counter is that of the
+    iterations.
     """
 
     counter: Counter
@@ -82,13 +88,17 @@ class Measure:
     def compute_reached_count(self, multiple: int = 1) -> float:
         """Return the least count that is not below that multiple of the amount."""
         if self.lengths is not None:
-            return ceil(self.lengths.iterations(Fraction(multiple * self.numerator, self.denominator)))
+            return ceil(
+                self.lengths.iterations(Fraction(multiple * self.numerator, self.denominator))
+            )
         if self.counter == "s":
             return multiple * self.numerator / self.denominator
         return -(-multiple * self.numerator // self.denominator)
 
     def compute_passed_count(self) -> float:
-        """Return the least count that is above the amount; at the very second itself, seconds are over."""
+        """Return the least count that is above the amount;
+        at the very second itself, seconds are over.
+        """
         if self.counter == "s":
             return self.compute_reached_count()
         if self.lengths is not None:
@@ -107,8 +117,9 @@ class Measure:
 class Schedule:
     """A trigger at a point of a run, but for its `when`.
 
-    The binding may fire at the counts from `opens` on, up to below `closes`. With `every`, it fires at the first visit
-    in each multiple of it; `entered` is the multiple that the run is in before it starts.
+    The binding may fire at the counts from `opens` on, up to below `closes`. With `every`, it fires
+    at the first visit in each multiple of it; `entered` is the multiple that the run is in before
+    it starts.
     """
 
     every: Measure | None
@@ -141,8 +152,9 @@ class Schedule:
 def measure(amount: Amount, point: Point, totals: Totals) -> Measure:
     """Return an amount in the counter that it is measured in at a point.
 
-    Only the points of an epoch count in epochs. Elsewhere an epoch is so many iterations, since a part of one counts,
-    too. So is a share of the run, everywhere. Without `epoch_lengths` both stay in epochs.
+    Only the points of an epoch count in epochs. Elsewhere an epoch is so many iterations, since a
+    part of one counts, too. So is a share of the run, everywhere. Without `epoch_lengths` both stay
+    in epochs.
     """
     counter: Counter
     counter = "it"
@@ -165,7 +177,9 @@ def measure(amount: Amount, point: Point, totals: Totals) -> Measure:
 
 
 def is_window_empty(trigger: Trigger, point: Point) -> bool:
-    """Say whether `from` and `until` leave nothing between them at a point, however long the run is."""
+    """Say whether `from` and `until` leave nothing between them at a point,
+    however long the run is.
+    """
     if trigger.since is None or trigger.until is None:
         return False
     since = trigger.since
@@ -184,7 +198,9 @@ EACH_EPOCH = Interval(1, "ep")
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long a run is, in epochs or in iterations, as the pipeline says; and when it validates."""
+    """How long a run is, in epochs or in iterations, as the pipeline says;
+    and when it validates.
+    """
 
     max_epochs: int | None
     max_iters: int | None
@@ -196,7 +212,9 @@ class Length:
 
     @classmethod
     def of(cls, pipeline: "Pipeline", iters_per_epoch: int | None = None) -> "Length":
-        """Return that of a pipeline; how many batches an epoch has, only its data knows, unless `overfit` says it."""
+        """Return that of a pipeline; how many batches an epoch has, only its data knows,
+        unless `overfit` says it.
+        """
         run = pipeline.run
         if iters_per_epoch is None and isinstance(run.overfit, int) and not run.accumulate.changes:
             iters_per_epoch = ceil(run.overfit / run.accumulate.at(0))
@@ -231,15 +249,20 @@ class Length:
     @property
     def is_open(self) -> bool:
         """Whether either of two lengths may end the run: which one, only its data know."""
-        return self.max_epochs is not None and self.max_iters is not None and self.iters_per_epoch is None
+        return (
+            self.max_epochs is not None
+            and self.max_iters is not None
+            and self.iters_per_epoch is None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """The forecast of a binding, if the run reaches its end.
 
-    `first` is the place of its first firing in words ("at iteration 50"; "never"), `times` how often it fires
-    (None: that depends on what only the run will know), `text` both, and how often between, in one line.
+    `first` is the place of its first firing in words ("at iteration 50"; "never"), `times` how
+    often it fires (None: that depends on what only the run will know), `text` both, and how often
+    between, in one line.
     """
 
     first: str
@@ -261,7 +284,8 @@ def compute_forecasts(plan: Plan, length: Length) -> dict[int, Forecast]:
             continue
         here = plan.points[binding.point]
         start = here
-        if binding.half == "exit":  # it fires where the first half has: the trigger is evaluated there
+        # It fires where the first half has: the trigger is evaluated there.
+        if binding.half == "exit":
             start = entered[binding.hook, binding.method]
         key = binding.trigger, binding.point, start
         if key not in known:
@@ -271,7 +295,9 @@ def compute_forecasts(plan: Plan, length: Length) -> dict[int, Forecast]:
 
 
 def is_sure_to_fire(binding: DeclaredBinding, points: Points, length: Length) -> bool:
-    """Say whether a binding fires in every run of this length that reaches its end; not where only the run knows."""
+    """Say whether a binding fires in every run of this length that reaches its end;
+    not where only the run knows.
+    """
     name = binding.point
     if binding.half == "exit":  # the trigger is evaluated where the first half fires
         name = f"before_{name.removeprefix('after_')}"
@@ -289,7 +315,9 @@ def is_sure_to_fire(binding: DeclaredBinding, points: Points, length: Length) ->
 
 
 def _forecast_evaluation(binding: Binding, length: Length) -> Forecast:
-    """Return the forecast of a binding inside the network that fires in no training: their batches are unknown."""
+    """Return the forecast of a binding inside the network that fires in no training:
+    their batches are unknown.
+    """
     comes = {"val": length.validates, "test": length.tests}
     stages = [stage for stage in binding.stages if comes[stage]]
     if not stages or is_window_empty(binding.trigger, DEFAULT_POINTS[binding.point]):
@@ -316,7 +344,9 @@ _VISIT_NAMES: dict[Kind, str] = {
 
 
 def _compute_visits(point: Point, length: Length) -> dict[Counter, Sequence[int]]:
-    """Return what the counters that are known show at each visit of a point; none where nothing is known."""
+    """Return what the counters that are known show at each visit of a point;
+    none where nothing is known.
+    """
     totals = length.totals
     first = 1
     if point.ahead:
@@ -399,7 +429,9 @@ def _format_amount(word: str, amount: Amount | None) -> str:
 
 
 def _compute_forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
-    """Return the forecast of a trigger at a point; `requested` is the point where the trigger is evaluated."""
+    """Return the forecast of a trigger at a point;
+    `requested` is the point where the trigger is evaluated.
+    """
     visits = _compute_visits(requested, length)
     if not all(visits.values()) or is_window_empty(trigger, requested):
         return NEVER_FORECAST
@@ -439,8 +471,12 @@ def _compute_forecast(trigger: Trigger, point: Point, requested: Point, length: 
     return Forecast(first, times if is_known else None, text)
 
 
-def _compute_single_forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
-    """Return the forecast of a binding that fires once: the first firing of the same one without `once`."""
+def _compute_single_forecast(
+    trigger: Trigger, point: Point, requested: Point, length: Length
+) -> Forecast:
+    """Return the forecast of a binding that fires once:
+    the first firing of the same one without `once`.
+    """
     repeated = _compute_forecast(replace(trigger, once=False), point, requested, length)
     if repeated.times == 0:
         return NEVER_FORECAST
@@ -481,7 +517,9 @@ def _find_window(schedule: Schedule, visits: Mapping[Counter, Sequence[int]]) ->
 
 
 def _count_firings(every: Measure, counts: Sequence[int]) -> int:
-    """Return how many multiples are entered: the steps between the counts are equal, but that the last may be less."""
+    """Return how many multiples are entered: the steps between the counts are equal,
+    but that the last may be less.
+    """
     first = every.multiple(counts[0])
     last = every.multiple(counts[-1])
     before_last = every.multiple(counts[max(len(counts) - 2, 0)])
@@ -492,7 +530,9 @@ def _count_firings(every: Measure, counts: Sequence[int]) -> int:
 
 
 def _conditional(text: str, trigger: Trigger, times: int = 1) -> str:
-    """Return the text with the times, and with the condition, where there is one: then the times are the most."""
+    """Return the text with the times, and with the condition, where there is one:
+    then the times are the most.
+    """
     if times > 1:
         most = ""
         if trigger.when:

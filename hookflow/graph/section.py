@@ -1,7 +1,8 @@
 """The order of one point, or of both points of an `around_X` together.
 
-How arounds are entered decides how they are left, so neither of the two points can be ordered without the other.
-From strong to weak: stated edges, data flow, phase, the order of the file. Weaker reasons give way to stronger ones.
+How arounds are entered decides how they are left, so neither of the two points can be ordered
+without the other. From strong to weak: stated edges, data flow, phase, the order of the file.
+Weaker reasons give way to stronger ones.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,8 +37,8 @@ from hookflow.graph.reduction import find_implied, reduce_to
 class SectionOrder:
     """The order of the bindings of one point or two. Where there are `cycles`, there is none.
 
-    A row is the place of a binding in `bound`. First give all bindings their ids with `number`; then `bindings`,
-    `edges` and `dropped_edges` have what the plan records.
+    A row is the place of a binding in `bound`. First give all bindings their ids with `number`;
+    then `bindings`, `edges` and `dropped_edges` have what the plan records.
     """
 
     def __init__(
@@ -92,16 +93,24 @@ class SectionOrder:
         return first_id
 
     def bindings(
-        self, point: str, hooks: Mapping[str, PlannedHook], beside: Mapping[str, Collection[BindingKey]]
+        self,
+        point: str,
+        hooks: Mapping[str, PlannedHook],
+        beside: Mapping[str, Collection[BindingKey]],
     ) -> Iterator[Binding]:
-        """Yield the bindings of a point in their order, each with what puts it behind the one before.
+        """Yield the bindings of a point in their order, each with what puts it behind the one
+        before.
 
         `beside` are the bindings that fire beside the training, by hook.
         """
         ranked = []
         for row in self._order[point]:
             declared = self._bound[row]
-            ranked.append(RankedBinding(self._ids[row], declared.hook, declared.half, PHASES[self._phase(row)]))
+            ranked.append(
+                RankedBinding(
+                    self._ids[row], declared.hook, declared.half, PHASES[self._phase(row)]
+                )
+            )
         decisions = PointDecisions(ranked, self.edges(point), hooks)
         reasons: list[Reason] = ["file"]
         reasons += [decisions.reason(first, then) for first, then in pairwise(ranked)]
@@ -129,7 +138,11 @@ class SectionOrder:
 
     def edges(self, point: str) -> list[Edge]:
         """Return the edges that are kept at a point; data flow comes last."""
-        here = [statement for statement in self._list_statements() if self._bound[statement.then].point == point]
+        here = [
+            statement
+            for statement in self._list_statements()
+            if self._bound[statement.then].point == point
+        ]
         here.sort(key=lambda statement: statement.kind == "flow")
         return [self._edge(statement) for statement in here]
 
@@ -165,7 +178,9 @@ class SectionOrder:
     # The graph
 
     def _find_vertex(self, row: int) -> int:
-        """Return the vertex of a row: the second half of an around stands where its first half does."""
+        """Return the vertex of a row: the second half of an around
+        stands where its first half does.
+        """
         if row in self._exits:
             return self._enter_rows[self._bound[row].hook]
         return row
@@ -179,16 +194,22 @@ class SectionOrder:
             node = nodes[binding.hook]
             for spec in node.after:
                 for other in self._iter_other_rows(row, spec, rows_of):
-                    self._graph.add_stated(EdgeStatement(other, row, spec.kind, spec.where, group=spec.group))
+                    self._graph.add_stated(
+                        EdgeStatement(other, row, spec.kind, spec.where, group=spec.group)
+                    )
             for spec in node.before:
                 for other in self._iter_other_rows(row, spec, rows_of):
-                    self._graph.add_stated(EdgeStatement(row, other, spec.kind, spec.where, group=spec.group))
+                    self._graph.add_stated(
+                        EdgeStatement(row, other, spec.kind, spec.where, group=spec.group)
+                    )
 
-    def _iter_other_rows(self, row: int, spec: EdgeSpec, rows_of: Mapping[tuple[str, str], list[int]]) -> Iterator[int]:
+    def _iter_other_rows(
+        self, row: int, spec: EdgeSpec, rows_of: Mapping[tuple[str, str], list[int]]
+    ) -> Iterator[int]:
         """Yield the rows to which a stated edge of a row leads.
 
-        Between two second halves it leads nowhere: how they were entered decides how they are left. An edge of a hook
-        to itself is reported elsewhere.
+        Between two second halves it leads nowhere: how they were entered decides how they are left.
+        An edge of a hook to itself is reported elsewhere.
         """
         binding = self._bound[row]
         if spec.hook == binding.hook or spec.at not in (None, (binding.point, binding.half)):
@@ -216,13 +237,17 @@ class SectionOrder:
         self._phases = move_phases(self._graph.digraph, phases, backwards)
 
     def _add_own_methods(self) -> None:
-        """Let the around of a hook enclose the hook's own plain methods, where nothing has said otherwise."""
+        """Let the around of a hook enclose the hook's own plain methods,
+        where nothing has said otherwise.
+        """
         own = []
         for row, binding in enumerate(self._bound):
             enter = self._enter_rows.get(binding.hook)
             if enter is None or binding.half != "whole" or self._phases[enter] != self._phases[row]:
                 continue
-            where = Where(f'{self._bound[enter].method} of "{binding.hook}" encloses its own methods')
+            where = Where(
+                f'{self._bound[enter].method} of "{binding.hook}" encloses its own methods'
+            )
             if row in self._closing:
                 own.append(EdgeStatement(row, self._exit_rows[binding.hook], "nesting", where))
             else:
@@ -232,7 +257,9 @@ class SectionOrder:
     # The order
 
     def _sort_points(self) -> None:
-        """Find the order of each point, the edges that follow from the nesting of arounds, and the implied edges."""
+        """Find the order of each point, the edges that follow from the nesting of arounds,
+        and the implied edges.
+        """
         opening, *closing = self.points
         if closing:
             self._nesting += self._find_entry_statements()
@@ -244,13 +271,16 @@ class SectionOrder:
             self._implied |= find_implied(self._local_graph(point).edges)
 
     def _sort(self, point: str) -> list[int]:
-        return list(nx.lexicographical_topological_sort(self._local_graph(point), key=self._sort_key))
+        return list(
+            nx.lexicographical_topological_sort(self._local_graph(point), key=self._sort_key)
+        )
 
     def _sort_key(self, row: int) -> tuple[int, bool, bytes, int]:
-        """Return what decides where edges do not: the phase, plain methods before second halves, and then the tie.
+        """Return what decides where edges do not: the phase, plain methods before second halves,
+        and then the tie.
 
-        The tie is decided by the order of the file, or by the seed of a shuffle, the point and the name. Where an order
-        is wanted, that decides alone.
+        The tie is decided by the order of the file, or by the seed of a shuffle, the point and the
+        name. Where an order is wanted, that decides alone.
         """
         binding = self._bound[row]
         if self._wanted is not None:
@@ -288,7 +318,9 @@ class SectionOrder:
             yield EdgeStatement(outer, inner, "nesting", Where(message))
 
     def _left_as_entered(self) -> Iterator[EdgeStatement]:
-        """Yield who is left before whom by how they were entered; loose where the file alone says that."""
+        """Yield who is left before whom by how they were entered;
+        loose where the file alone says that.
+        """
         opening, closing = self.points
         entered = [row for row in self._order[opening] if self._bound[row].half == "enter"]
         is_loose: dict[tuple[int, int], bool] = {}
@@ -306,7 +338,9 @@ class SectionOrder:
     def _exit_row(self, enter: int) -> int:
         return self._exit_rows[self._bound[enter].hook]
 
-    def _without_implied(self, point: str, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _without_implied(
+        self, point: str, pairs: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
         """Return the pairs of rows that do not follow from the edges of a point."""
         graph = self._local_graph(point)
         descendants = cache(lambda row: nx.descendants(graph, row))

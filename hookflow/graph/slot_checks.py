@@ -1,22 +1,35 @@
-"""Probable mistakes in the slots that hooks declare: misspelt ones, unwritten ones, and drifts between ranks."""
+"""Probable mistakes in the slots that hooks declare: misspelt ones, unwritten ones,
+and drifts between ranks.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from hookflow.errors import Problem, is_misspelt, nearest
 from hookflow.graph.plan import Nodes
-from hookflow.graph.slots import REPLICATED_SLOTS, SLOT_DOCS, Verb, find_owner, iter_wider_slots, root
+from hookflow.graph.slots import (
+    REPLICATED_SLOTS,
+    SLOT_DOCS,
+    Verb,
+    find_owner,
+    iter_wider_slots,
+    root,
+)
 
 SlotUsers = Mapping[str, Sequence[str]]
 """By slot, the hooks that read it, or those that write it."""
 
 MAX_SUSPECTS = 50
-"""Where so many slots have one user alone, that is how the pipeline is made, and no slip of the pen."""
+"""Where so many slots have one user alone, that is how the pipeline is made,
+and no slip of the pen.
+"""
 
 
 def find_doubtful_slots(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
-    """Yield a warning for each slot that is probably misspelt, and each that hooks read and no hook writes.
+    """Yield a warning for each slot that is probably misspelt, and each that hooks read and no hook
+    writes.
 
-    Slots of the runner itself (`SLOT_DOCS`) need no hook that writes them; what conditions name is looked at elsewhere.
+    Slots of the runner itself (`SLOT_DOCS`) need no hook that writes them; what conditions name is
+    looked at elsewhere.
     """
     readers = _users(nodes, "reads")
     writers = _users(nodes, "writes")
@@ -31,16 +44,22 @@ def find_doubtful_slots(nodes: Nodes, disabled: Collection[str]) -> Iterator[Pro
         written.update(iter_wider_slots(slot))
     unwritten = []
     for slot in readers:
-        if not _is_written(slot, writers, written) and _is_suspect(slot, written, siblings.get(_parent(slot), [])):
+        if not _is_written(slot, writers, written) and _is_suspect(
+            slot, written, siblings.get(_parent(slot), [])
+        ):
             unwritten.append(slot)
     if len(unwritten) < MAX_SUSPECTS:
         for slot in unwritten:
-            yield _make_unwritten_problem(slot, readers[slot], siblings.get(_parent(slot), []), nodes)
+            yield _make_unwritten_problem(
+                slot, readers[slot], siblings.get(_parent(slot), []), nodes
+            )
     yield from _find_misspelt_writes(readers, writers, nodes)
 
 
 def find_drifting_slots(nodes: Nodes) -> Iterator[Problem]:
-    """Yield a warning for each hook that fires on rank 0 alone and writes what must be the same on all ranks."""
+    """Yield a warning for each hook that fires on rank 0 alone and writes what
+    must be the same on all ranks.
+    """
     for name, node in nodes.items():
         if node.hook.ranks != "zero":
             continue
@@ -50,7 +69,10 @@ def find_drifting_slots(nodes: Nodes) -> Iterator[Problem]:
         drifting = [slot for slot in REPLICATED_SLOTS if slot in written]
         if drifting:
             slots = ", ".join(drifting)
-            message = f'hook "{name}" fires on rank 0 alone and writes {slots}: several ranks would drift apart'
+            message = (
+                f'hook "{name}" fires on rank 0 alone and writes {slots}: several ranks would drift'
+                " apart"
+            )
             yield Problem(message, node.where, 'let it fire on all: ranks = "all"')
 
 
@@ -72,14 +94,18 @@ def _parent(slot: str) -> str:
     return slot.rpartition(".")[0]
 
 
-def _find_owner_problems(slot: str, reader: str, nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
+def _find_owner_problems(
+    slot: str, reader: str, nodes: Nodes, disabled: Collection[str]
+) -> Iterator[Problem]:
     """Yield what is wrong with a slot that names the state of a hook."""
     owner = find_owner(slot)
     if owner is None:
         message = f'hook "{reader}" names a slot "hook", which is the state of no hook'
         yield Problem(message, nodes[reader].where, 'name one: "hook.ema"')
     elif owner not in nodes and owner not in disabled:
-        message = f'hook "{reader}" reads the state of a hook "{owner}", which is not in this pipeline'
+        message = (
+            f'hook "{reader}" reads the state of a hook "{owner}", which is not in this pipeline'
+        )
         yield Problem(message, nodes[reader].where, nearest(owner, nodes))
 
 
@@ -97,7 +123,9 @@ def _is_suspect(slot: str, written: Collection[str], siblings: Sequence[str]) ->
     return root(slot) not in SLOT_DOCS and root(slot) not in written
 
 
-def _make_unwritten_problem(slot: str, hooks: Sequence[str], siblings: Sequence[str], nodes: Nodes) -> Problem:
+def _make_unwritten_problem(
+    slot: str, hooks: Sequence[str], siblings: Sequence[str], nodes: Nodes
+) -> Problem:
     verb = "read"
     if len(hooks) == 1:
         verb = "reads"
@@ -109,8 +137,12 @@ def _make_unwritten_problem(slot: str, hooks: Sequence[str], siblings: Sequence[
     return Problem(message, nodes[hooks[0]].where, nearest(slot, candidates))
 
 
-def _find_misspelt_writes(readers: SlotUsers, writers: SlotUsers, nodes: Nodes) -> Iterator[Problem]:
-    """Yield a warning for each slot that one hook alone touches, and whose name is nearly that of another slot."""
+def _find_misspelt_writes(
+    readers: SlotUsers, writers: SlotUsers, nodes: Nodes
+) -> Iterator[Problem]:
+    """Yield a warning for each slot that one hook alone touches,
+    and whose name is nearly that of another slot.
+    """
     hooks_of: dict[str, set[str]] = {}
     for users in (writers, readers):
         for slot, hooks in users.items():

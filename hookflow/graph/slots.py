@@ -1,4 +1,6 @@
-"""Slots: named pieces of run state that hooks read and write, and their parts, such as `metrics.accuracy`."""
+"""Slots: named pieces of run state that hooks read and write, and their parts,
+such as `metrics.accuracy`.
+"""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Literal
@@ -18,7 +20,10 @@ def iter_wider_slots(slot: str) -> Iterator[str]:
 
 
 class SlotParts:
-    """The slots that are touched at one point. Two hooks that touch the same slot share a name among the parts."""
+    """The slots that are touched at one point.
+
+    Two hooks that touch the same slot share a name among the parts.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._parts: dict[str, list[str]] = {}
@@ -51,10 +56,17 @@ SLOT_DOCS: dict[str, str] = {
     "optimizer": "the optimizer's state and settings, but for the learning rates",
     "lr": "the learning rates of the parameter groups",
     "metrics": "what a validation or test has found",
-    "checkpoint": "the state that is about to be saved, or has been read; elsewhere, that it is to be saved",
-    "control": "whether and how the training goes on: a skipped batch or step, the end of an epoch or of the run",
+    "checkpoint": (
+        "the state that is about to be saved, or has been read; elsewhere, that it is to be saved"
+    ),
+    "control": (
+        "whether and how the training goes on: a skipped batch or step, the end of an epoch or of"
+        " the run"
+    ),
     "rng": "the random generators",
-    "scalars": "the numbers that conditions (`when`) name: outputs of the training, and what hooks log",
+    "scalars": (
+        "the numbers that conditions (`when`) name: outputs of the training, and what hooks log"
+    ),
     "hook": "a hook's own state, by its name: `hook.ema`",
 }
 
@@ -71,7 +83,9 @@ REPLICATED_SLOTS = ("model", "grads", "optimizer", "lr", "metrics")
 
 
 def is_commuting(slot: str, point: Point) -> bool:
-    """Say whether writers of a slot need no order at a point: those who ask there for a stop, a skip, or a save."""
+    """Say whether writers of a slot need no order at a point: those who ask there for a stop,
+    a skip, or a save.
+    """
     kind = root(slot)
     if kind == "checkpoint":
         return kind not in point.offers
@@ -79,7 +93,9 @@ def is_commuting(slot: str, point: Point) -> bool:
 
 
 def find_owner(slot: str) -> str | None:
-    """Return the hook whose state a slot is: "ema" of `hook.ema`, also of a part of it; None for another slot."""
+    """Return the hook whose state a slot is: "ema" of `hook.ema`, also of a part of it;
+    None for another slot.
+    """
     kind, _, rest = slot.partition(".")
     if kind != "hook" or not rest:
         return None

@@ -1,4 +1,6 @@
-"""Orders of the same hooks: the pairs that nothing orders, and the orders in which some of them change places."""
+"""Orders of the same hooks: the pairs that nothing orders,
+and the orders in which some of them change places.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +57,11 @@ def find_common_points(plan: Plan, hook: str, other: str) -> set[str]:
 
 
 def _list_points(plan: Plan, hook: str) -> set[str]:
-    return {binding.point for binding in plan.bindings if binding.hook == hook and binding.half != "exit"}
+    return {
+        binding.point
+        for binding in plan.bindings
+        if binding.hook == hook and binding.half != "exit"
+    }
 
 
 def order_key(plan: Plan) -> tuple[tuple[str, BindingKey], ...]:
@@ -64,7 +70,9 @@ def order_key(plan: Plan) -> tuple[tuple[str, BindingKey], ...]:
 
 
 def find_turned(plan: Plan, other: Plan) -> list[OrderedPair]:
-    """Return the pairs of `plan` that fire the other way round in `other`, but for how arounds are left."""
+    """Return the pairs of `plan` that fire the other way round in `other`,
+    but for how arounds are left.
+    """
     result = []
     for point in plan.order:
         row = _number_rows(other, point)
@@ -76,7 +84,9 @@ def find_turned(plan: Plan, other: Plan) -> list[OrderedPair]:
 
 
 def find_neighbours(plan: Plan, pairs: Collection[OrderedPair]) -> list[OrderedPair]:
-    """Return pairs that stand one right behind the other, as they stand there; no two of them share a binding."""
+    """Return pairs that stand one right behind the other, as they stand there;
+    no two of them share a binding.
+    """
     result = []
     for point in plan.order:
         there = _keys_at(plan, point)
@@ -100,11 +110,14 @@ def apply_swaps(plan: Plan, swaps: Iterable[OrderedPair]) -> WantedPlaces:
     return _number_places(order)
 
 
-def order_pairs_adjacent(plan: Plan, pairs: Iterable[OrderedPair], free: Collection[OrderedPair]) -> WantedPlaces:
-    """Return an order in which a pair of each point stands one right behind the other, if that can be.
+def order_pairs_adjacent(
+    plan: Plan, pairs: Iterable[OrderedPair], free: Collection[OrderedPair]
+) -> WantedPlaces:
+    """Return an order in which a pair of each point stands one right behind the other, if that can
+    be.
 
-    `free` are the pairs that may fire either way. Bindings that must follow the first of a pair move behind the second;
-    all else between them, ahead of the first.
+    `free` are the pairs that may fire either way. Bindings that must follow the first of a pair
+    move behind the second; all else between them, ahead of the first.
     """
     wanted: dict[str, OrderedPair] = {}
     for pair in pairs:
@@ -125,7 +138,9 @@ def order_pairs_adjacent(plan: Plan, pairs: Iterable[OrderedPair], free: Collect
 
 
 def find_swaps(plan: Plan, other: Plan) -> list[OrderedPair]:
-    """Return which neighbours change places, one pair after the other, from one plan's order to another's."""
+    """Return which neighbours change places, one pair after the other,
+    from one plan's order to another's.
+    """
     swaps = []
     for point in plan.order:
         there = _keys_at(plan, point)

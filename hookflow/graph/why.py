@@ -1,4 +1,5 @@
-"""Why one hook fires before another: the edges between them, their phases, the loop, or the order of the file.
+"""Why one hook fires before another: the edges between them, their phases, the loop, or the order
+of the file.
 
 And the pairs of hooks that touch the same slot and that nothing orders.
 """
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 class OrderAnswer:
     """At `point`, `first` fires before `then`.
 
-    `path` are the edges that lead from the one to the other, where edges are the `reason`; `dropped` the flows between
-    the two that gave way.
+    `path` are the edges that lead from the one to the other, where edges are the `reason`;
+    `dropped` the flows between the two that gave way.
     """
 
     point: str
@@ -36,9 +37,13 @@ class OrderAnswer:
 
 
 def list_drawn_edges(plan: Plan, point: str) -> list[tuple[int, int]]:
-    """Return the edges of a point that do not follow from others, by the places of their ends in its order."""
+    """Return the edges of a point that do not follow from others,
+    by the places of their ends in its order.
+    """
     row = {binding.id: row for row, binding in enumerate(plan.at(point))}
-    return [(row[edge.first_id], row[edge.then_id]) for edge in plan.edges_at(point) if not edge.implied]
+    return [
+        (row[edge.first_id], row[edge.then_id]) for edge in plan.edges_at(point) if not edge.implied
+    ]
 
 
 def explain_neighbours(plan: Plan, point: str) -> Iterator[OrderAnswer]:
@@ -60,7 +65,9 @@ def read_decisions(plan: Plan, point: str) -> "PointDecisions":
 
 
 def find_precedence(plan: Plan, a: str, b: str) -> list[OrderAnswer]:
-    """Return an answer for each pair of bindings of two hooks at one point, in the order of a run."""
+    """Return an answer for each pair of bindings of two hooks at one point,
+    in the order of a run.
+    """
     answers = []
     for point in plan.order:
         pairs = _list_pairs(plan, point, {a, b})
@@ -82,9 +89,13 @@ def find_precedence(plan: Plan, a: str, b: str) -> list[OrderAnswer]:
 
 
 def _list_pairs(plan: Plan, point: str, hooks: set[str]) -> list[tuple[Binding, Binding]]:
-    """Return the pairs of bindings of two hooks at a point; of one hook, those of its several methods."""
+    """Return the pairs of bindings of two hooks at a point; of one hook,
+    those of its several methods.
+    """
     there = [binding for binding in plan.at(point) if binding.hook in hooks]
-    return [(first, then) for first, then in combinations(there, 2) if {first.hook, then.hook} == hooks]
+    return [
+        (first, then) for first, then in combinations(there, 2) if {first.hook, then.hook} == hooks
+    ]
 
 
 def _find_dropped_edges(plan: Plan, point: str, hooks: set[str]) -> tuple[DroppedEdge, ...]:
@@ -92,8 +103,12 @@ def _find_dropped_edges(plan: Plan, point: str, hooks: set[str]) -> tuple[Droppe
     return tuple(dropped for dropped in here if {dropped.edge.first, dropped.edge.then} == hooks)
 
 
-def _find_shortest_path(plan: Plan, first: Binding, then: Binding, *, loose: bool) -> tuple[Edge, ...]:
-    """Return the edges of a shortest way down the order, if need be loose ones; none if there is no way."""
+def _find_shortest_path(
+    plan: Plan, first: Binding, then: Binding, *, loose: bool
+) -> tuple[Edge, ...]:
+    """Return the edges of a shortest way down the order, if need be loose ones;
+    none if there is no way.
+    """
     import networkx as nx
 
     edges = {}
@@ -111,7 +126,9 @@ def _find_shortest_path(plan: Plan, first: Binding, then: Binding, *, loose: boo
 
 @dataclass(frozen=True, slots=True)
 class Ambiguity:
-    """`first` fires before `then` at `point`, and only the file (or the shuffle) says so; both touch `slots`."""
+    """`first` fires before `then` at `point`, and only the file (or the shuffle) says so;
+    both touch `slots`.
+    """
 
     point: str
     first: Binding
@@ -120,7 +137,9 @@ class Ambiguity:
 
 
 MAX_AMBIGUITIES = 1000
-"""How many ambiguities are looked for; where thousands of hooks write one slot, so are the pairs."""
+"""How many ambiguities are looked for; where thousands of hooks
+write one slot, so are the pairs.
+"""
 
 
 def find_ambiguities(plan: Plan) -> Iterator[Ambiguity]:
@@ -129,11 +148,15 @@ def find_ambiguities(plan: Plan) -> Iterator[Ambiguity]:
         decisions = read_decisions(plan, point)
         for first, then in _find_clashing_pairs(plan, point):
             if decisions.is_open(first, then):
-                yield Ambiguity(point, first, then, find_clashing_slots(plan.points[point], first, then))
+                yield Ambiguity(
+                    point, first, then, find_clashing_slots(plan.points[point], first, then)
+                )
 
 
 def _find_clashing_pairs(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
-    """Yield the pairs of bindings of a point of which one writes what the other touches, in firing order."""
+    """Yield the pairs of bindings of a point of which one writes what the
+    other touches, in firing order.
+    """
     bound = plan.at(point)
     parts = SlotParts(slot for binding in bound for slot in (*binding.reads, *binding.writes))
     readers: defaultdict[str, set[int]] = defaultdict(set)  # by slot, the rows above
@@ -181,7 +204,9 @@ def count_pairs(ambiguous: Sequence[Ambiguity]) -> str:
 
 
 def make_order_statements(first: str, then: str) -> tuple[str, str, str]:
-    """Return how a file says in which order two hooks must fire, either way, or that it does not matter."""
+    """Return how a file says in which order two hooks must fire, either way,
+    or that it does not matter.
+    """
     return (
         f'{first} first, as now: after = ["{first}"] in [hooks.{then}]',
         f'{then} first: after = ["{then}"] in [hooks.{first}]',
@@ -191,7 +216,9 @@ def make_order_statements(first: str, then: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LoopPlace:
-    """A point where one of two hooks fires, the round of the loop that it is in, and the trigger of the hook."""
+    """A point where one of two hooks fires, the round of the loop that it is in,
+    and the trigger of the hook.
+    """
 
     point: str
     hook: str
@@ -201,7 +228,9 @@ class LoopPlace:
 
 @dataclass(frozen=True, slots=True)
 class SlotHandover:
-    """The slots that one hook writes and another reads; `stale_round` is the round before whose value is read."""
+    """The slots that one hook writes and another reads;
+    `stale_round` is the round before whose value is read.
+    """
 
     writer: str
     reader: str
@@ -213,8 +242,8 @@ class SlotHandover:
 class LoopOrder:
     """`first` fires before `then` in each `round` of the loop (once a run, where that is empty).
 
-    Both are empty where the loop comes to the one and the other by turns, or to one of them at any time. `places` are
-    in the order of the loop.
+    Both are empty where the loop comes to the one and the other by turns, or to one of them at any
+    time. `places` are in the order of the loop.
     """
 
     first: str
@@ -248,10 +277,14 @@ def loop_order(plan: Plan, a: str, b: str, validates_in_epoch: bool) -> LoopOrde
         then = lower
         common = loop.common(*(binding.point for binding in bound))
     handovers = (_find_handover(plan, lifetimes, a, b), _find_handover(plan, lifetimes, b, a))
-    return LoopOrder(first, then, common, tuple(places), tuple(each for each in handovers if each is not None))
+    return LoopOrder(
+        first, then, common, tuple(places), tuple(each for each in handovers if each is not None)
+    )
 
 
-def _find_handover(plan: Plan, lifetimes: SlotLifetimes, writer: str, reader: str) -> SlotHandover | None:
+def _find_handover(
+    plan: Plan, lifetimes: SlotLifetimes, writer: str, reader: str
+) -> SlotHandover | None:
     """Return what one hook hands on to another; None if that is nothing."""
     writes: list[str] = []
     reads: list[str] = []

@@ -1,14 +1,16 @@
-"""The interface of adapters, by which hooks of another framework run unmodified, and are explained where they cannot.
+"""The interface of adapters, by which hooks of another framework run unmodified, and are explained
+where they cannot.
 
-An adapter is a class derived from `HookAdapter`. A package registers it as an entry point, whose name is both the
-prefix of `use` and the framework's package::
+An adapter is a class derived from `HookAdapter`. A package registers it as an entry point, whose
+name is both the prefix of `use` and the framework's package::
 
     [project.entry-points."hookflow.adapters"]
     composer = "hookflow_composer:ComposerAdapter"
 
-`use = "composer:SpeedMonitor"` then asks the adapter for the hook of that name, and a class with a base of the package
-`composer` is shown to it. From what the adapter reads, `adapt_class` makes a class derived from `AdaptedHook`: a hook
-like any other, for the check, the order, the times and the checkpoints.
+`use = "composer:SpeedMonitor"` then asks the adapter for the hook of that name, and a class with a
+base of the package `composer` is shown to it. From what the adapter reads, `adapt_class` makes a
+class derived from `AdaptedHook`: a hook like any other, for the check, the order, the times and the
+checkpoints.
 """
 
 import inspect
@@ -26,7 +28,8 @@ from hookflow.hooks.run import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkNames:
-    """The names of a framework with those of hookflow, for the hints to a hook that cannot run as it is.
+    """The names of a framework with those of hookflow, for the hints to a hook that cannot run as
+    it is.
 
     The value of a name that has no counterpart is "".
     """
@@ -44,7 +47,8 @@ class FrameworkNames:
     members: Mapping[str, str] = field(default_factory=dict)
     """Methods of its hooks, and the attribute `priority`.
 
-    The methods begin like points (`on_`, `before_`, `after_`), or end like events (`_started`, `_completed`).
+    The methods begin like points (`on_`, `before_`, `after_`), or end like events (`_started`,
+    `_completed`).
     """
     events: Mapping[str, str] = field(default_factory=dict)
     """Further names of its points, which a class of the user's own may have for something else."""
@@ -53,8 +57,8 @@ class FrameworkNames:
 class AdaptedHook(Hook):
     """A hook of hookflow that calls an object of another framework's class.
 
-    A subclass makes the object in its constructor, and calls it in `fire`. `adapt_class` gives it a method for each
-    point.
+    A subclass makes the object in its constructor, and calls it in `fire`. `adapt_class` gives it a
+    method for each point.
     """
 
     kind: ClassVar[type]
@@ -62,7 +66,9 @@ class AdaptedHook(Hook):
     adapter: ClassVar["HookAdapter"]
 
     def fire(self, point: str, run: Run, offered: dict[str, Any]) -> None:
-        """Call what the other framework calls at a point; `offered` has the arguments that the point gives."""
+        """Call what the other framework calls at a point;
+        `offered` has the arguments that the point gives.
+        """
         raise NotImplementedError
 
 
@@ -91,7 +97,9 @@ class AdaptedClassSpec:
     base: type[AdaptedHook]
     """The class of the hooks that call objects of the class read."""
     arguments: Mapping[str, tuple[str, ...]]
-    """By point at which the hook fires: the arguments that it takes of those the point offers, besides the run."""
+    """By point at which the hook fires: the arguments that it takes of those the
+    point offers, besides the run.
+    """
     reads: Slots | None = None
     """The slots that the hook reads, by point; None: those of `base`."""
     writes: Slots | None = None
@@ -114,14 +122,18 @@ class HookAdapter:
     names: ClassVar[FrameworkNames]
 
     def find(self, name: str, where: Where | None) -> type:
-        """Return the framework's class that `use = "prefix:name"` means. Raises UserError where there is none."""
+        """Return the framework's class that `use = "prefix:name"` means.
+
+        Raises UserError where there is none.
+        """
         raise NotImplementedError
 
     def claims(self, kind: type) -> bool:
         """Say whether `read` can read a class. It must not import the framework for that.
 
-        The adapter is given a class with a base in the framework's package. It is also given one with a method that
-        is named like a point and takes an argument that the point does not offer.
+        The adapter is given a class with a base in the framework's package. It is also given one
+        with a method that is named like a point and takes an argument that the point does not
+        offer.
         """
         return False
 
@@ -147,8 +159,8 @@ class HookAdapter:
 def adapt_class(adapter: HookAdapter, kind: type, where: Where | None) -> type[AdaptedHook]:
     """Return the hook class that calls objects of a class which the adapter claims.
 
-    It has the name, the documentation and the constructor's signature of the class. Raises UserError at `where` for a
-    class that cannot run here.
+    It has the name, the documentation and the constructor's signature of the class. Raises
+    UserError at `where` for a class that cannot run here.
     """
     wrong = list(find_wrong_capabilities(kind))
     if wrong:
@@ -189,7 +201,9 @@ def _make_method(point: str, arguments: Sequence[str]) -> Callable[..., None]:
 
 
 def is_class(thing: object) -> TypeGuard[type]:
-    """Say whether something is a class, without asking the object itself, which may raise or lie."""
+    """Say whether something is a class, without asking the object itself,
+    which may raise or lie.
+    """
     return issubclass(type(thing), type)
 
 
@@ -200,7 +214,9 @@ def get_bases(kind: type) -> tuple[type, ...]:
 
 
 def list_own_names(kind: type, is_framework_base: Callable[[type], bool]) -> set[str]:
-    """Return the names that a class and its bases define, without those of the framework's base class."""
+    """Return the names that a class and its bases define,
+    without those of the framework's base class.
+    """
     names: set[str] = set()
     for base in get_bases(kind):
         if base is not object and not is_framework_base(base):
@@ -219,8 +235,11 @@ def get_package_name(kind: type) -> str:
     return get_module_name(kind).partition(".")[0]
 
 
-def read_slots(kind: type, packages: str | tuple[str, ...], known: Mapping[str, SlotsByPoint]) -> SlotsByPoint:
-    """Return the slots that a class reads and writes: those `known` of its nearest base with such an entry.
+def read_slots(
+    kind: type, packages: str | tuple[str, ...], known: Mapping[str, SlotsByPoint]
+) -> SlotsByPoint:
+    """Return the slots that a class reads and writes: those `known` of its nearest base with such
+    an entry.
 
     `known` has names of classes that stand in the framework's `packages`.
     """
@@ -231,12 +250,16 @@ def read_slots(kind: type, packages: str | tuple[str, ...], known: Mapping[str, 
 
 
 def read_adapted_capabilities(
-    kind: type, base: type[AdaptedHook], packages: str | tuple[str, ...], known: Mapping[str, OutsideWrites]
+    kind: type,
+    base: type[AdaptedHook],
+    packages: str | tuple[str, ...],
+    known: Mapping[str, OutsideWrites],
 ) -> HookCapabilities:
-    """Return the capabilities of the hooks that call objects of a class: those of `base`, and its own.
+    """Return the capabilities of the hooks that call objects of a class: those of `base`, and its
+    own.
 
-    A class may declare `capabilities` as a hook of hookflow does. Its writes outside the run directory are otherwise
-    `known` of its nearest base in the framework's `packages`.
+    A class may declare `capabilities` as a hook of hookflow does. Its writes outside the run
+    directory are otherwise `known` of its nearest base in the framework's `packages`.
     """
     blocker = base.capabilities.offload_blocker
     for parent in get_bases(kind):
@@ -248,7 +271,9 @@ def read_adapted_capabilities(
     return base.capabilities
 
 
-def group_by_adapter(hooks: Mapping[str, object]) -> dict[HookAdapter, dict[str, type[AdaptedHook]]]:
+def group_by_adapter(
+    hooks: Mapping[str, object],
+) -> dict[HookAdapter, dict[str, type[AdaptedHook]]]:
     """Return the adapted ones among the hooks of a pipeline, by adapter and by name."""
     groups: dict[HookAdapter, dict[str, type[AdaptedHook]]] = {}
     for name, hook in hooks.items():
@@ -264,13 +289,17 @@ def is_adapted(hook: object) -> TypeGuard[type[AdaptedHook]]:
 
 
 def find_adapter_problems(nodes: Nodes, hooks: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield what the adapters of a pipeline's hooks find wrong with these; `hooks` are those that have nodes."""
+    """Yield what the adapters of a pipeline's hooks find wrong with these;
+    `hooks` are those that have nodes.
+    """
     for adapter, adapted in group_by_adapter(hooks).items():
         yield from adapter.problems(nodes, adapted)
 
 
 def find_adapter_edges(nodes: Nodes, hooks: Mapping[str, object]) -> dict[str, Sequence[EdgeSpec]]:
-    """Return the edges that the adapters of a pipeline's hooks contribute, by the hook that fires after."""
+    """Return the edges that the adapters of a pipeline's hooks contribute,
+    by the hook that fires after.
+    """
     result: dict[str, Sequence[EdgeSpec]] = {}
     for adapter, adapted in group_by_adapter(hooks).items():
         result.update(adapter.edges(nodes, adapted))

@@ -1,7 +1,8 @@
-"""The registry of adapters: those of hookflow, and those that installed packages offer as entry points.
+"""The registry of adapters: those of hookflow, and those that installed packages offer as entry
+points.
 
-An adapter is imported when `use` begins with its prefix, when a class may be one of its framework, or when a message
-needs the framework's names.
+An adapter is imported when `use` begins with its prefix, when a class may be one of its framework,
+or when a message needs the framework's names.
 """
 
 import sys
@@ -36,10 +37,18 @@ class AdapterEntry:
 
 BUILT_IN_ADAPTERS = (
     AdapterEntry("hookflow.adapters.mmengine:MMEngineAdapter", ("mmengine", "mmcv"), "mmengine"),
-    AdapterEntry("hookflow.adapters.lightning:LightningAdapter", ("lightning", "pytorch_lightning"), "lightning"),
+    AdapterEntry(
+        "hookflow.adapters.lightning:LightningAdapter",
+        ("lightning", "pytorch_lightning"),
+        "lightning",
+    ),
     AdapterEntry("hookflow.adapters.pointrix:PointrixAdapter", ("pointrix",), "pointrix"),
-    AdapterEntry("hookflow.adapters.translations:KerasAdapter", ("keras", "tf_keras", "tensorflow")),
-    AdapterEntry("hookflow.adapters.huggingface:HuggingFaceAdapter", ("transformers",), "huggingface"),
+    AdapterEntry(
+        "hookflow.adapters.translations:KerasAdapter", ("keras", "tf_keras", "tensorflow")
+    ),
+    AdapterEntry(
+        "hookflow.adapters.huggingface:HuggingFaceAdapter", ("transformers",), "huggingface"
+    ),
     AdapterEntry("hookflow.adapters.translations:IgniteAdapter", ("ignite",)),
     AdapterEntry("hookflow.adapters.translations:FastaiAdapter", ("fastai",)),
     AdapterEntry("hookflow.adapters.translations:ComposerAdapter", ("composer",)),
@@ -77,7 +86,8 @@ def load_all_adapters() -> Iterator[HookAdapter]:
 
 
 def find_adapter_of_use(use: str, where: Where | None) -> HookAdapter | None:
-    """Return the adapter by whose prefix `use` begins; None if there is none. An entry of hookflow's own wins.
+    """Return the adapter by whose prefix `use` begins; None if there is none. An entry of
+    hookflow's own wins.
 
     Raises UserError at `where` for a prefix that several packages offer.
     """
@@ -134,7 +144,9 @@ def find_entries_of_bases(kind: type) -> list[AdapterEntry]:
 
 
 def has_unknown_arguments(kind: type) -> bool:
-    """Say whether a method of a class that is named like a point takes an argument that the point does not offer."""
+    """Say whether a method of a class that is named like a point takes an argument
+    that the point does not offer.
+    """
     for base in get_bases(kind):
         members: dict[str, Any] = type.__getattribute__(base, "__dict__")
         for point in DEFAULT_POINTS:

@@ -34,11 +34,13 @@ VARIADIC_KINDS = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWOR
 """Kinds of parameters that take any number of arguments."""
 
 
-def first_names(function: Callable[..., Any], count: int, offered: Collection[str] = ()) -> list[str]:
+def first_names(
+    function: Callable[..., Any], count: int, offered: Collection[str] = ()
+) -> list[str]:
     """Return the names of the parameters that so many arguments in a list fill.
 
-    Arguments that a point offers are left to it, unless more follow than have a name (`*words`): these can only be
-    given in their place.
+    Arguments that a point offers are left to it, unless more follow than have a name (`*words`):
+    these can only be given in their place.
     """
     result = parameters_of(function)
     skipped = offered
@@ -72,7 +74,9 @@ def _read_signature(function: Callable[..., Any]) -> tuple[inspect.Parameter, ..
         return None
 
 
-def named_arguments(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+def named_arguments(
+    function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]
+) -> dict[str, Any]:
     """Return the arguments of a file by name, those of a list by what they fill."""
     if isinstance(args, Mapping):
         return dict(args)
@@ -80,8 +84,12 @@ def named_arguments(function: Callable[..., Any], args: Mapping[str, Any] | Sequ
     return dict(zip(names, args, strict=False))
 
 
-def complete_arguments(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    """Return all arguments by name: those of a file, and the defaults of the others; None for what must be given."""
+def complete_arguments(
+    function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]
+) -> dict[str, Any]:
+    """Return all arguments by name: those of a file, and the defaults of the others;
+    None for what must be given.
+    """
     result: dict[str, Any] = {}
     for parameter in parameters_of(function):
         if parameter.default is parameter.empty:
@@ -92,7 +100,9 @@ def complete_arguments(function: Callable[..., Any], args: Mapping[str, Any] | S
 
 
 def find_call_problem(function: Callable[..., Any], *offered: object) -> str:
-    """Return why a function cannot be called with so many arguments; empty where it can, or that is unknown."""
+    """Return why a function cannot be called with so many arguments; empty where it can,
+    or that is unknown.
+    """
     try:
         inspect.signature(function).bind(*offered)
     except TypeError as error:
@@ -111,11 +121,13 @@ def find_argument_problems(
     offered: Collection[str] = (),
     public: Mapping[str, Any] | Sequence[Any] | None = None,
 ) -> Iterator[Problem]:
-    """Yield what is wrong with `args`, values of a file, for calling `make`: unknown and missing names, types, ranges.
+    """Yield what is wrong with `args`, values of a file, for calling `make`: unknown and missing
+    names, types, ranges.
 
-    `place` gives the place of an argument by its name (or its place in a list, as text), and that of the call for an
-    empty name; `filled` names arguments from other sources, `offered` those that the file must not give.
-    `public` are the same arguments with references in the place of what the environment has given.
+    `place` gives the place of an argument by its name (or its place in a list, as text), and that
+    of the call for an empty name; `filled` names arguments from other sources, `offered` those that
+    the file must not give. `public` are the same arguments with references in the place of what the
+    environment has given.
     """
     signature = _signature(make)
     if signature is None:
@@ -123,7 +135,9 @@ def find_argument_problems(
     if public is None:
         public = args
     kinds = {parameter.kind for parameter in signature}
-    named = {parameter.name: parameter for parameter in signature if parameter.kind not in VARIADIC_KINDS}
+    named = {
+        parameter.name: parameter for parameter in signature if parameter.kind not in VARIADIC_KINDS
+    }
     free = [name for name in named if name not in offered]
     takes = "it takes none"
     if free:
@@ -143,8 +157,11 @@ def find_argument_problems(
         if name in named and name in offered:
             message = f'{called}: "{name}" is what the point offers, so it cannot be given here'
             yield Problem(message, where, "give the argument another name")
-        elif name in named or inspect.Parameter.VAR_KEYWORD in kinds:  # which may hand it on to a base
-            yield from _find_value_problems(make, called, name, value, where, _value_at(public, places[name]))
+        # Which may hand it on to a base.
+        elif name in named or inspect.Parameter.VAR_KEYWORD in kinds:
+            yield from _find_value_problems(
+                make, called, name, value, where, _value_at(public, places[name])
+            )
         else:
             hint = nearest(name, free) or takes
             yield Problem(f'{called} takes no argument "{name}"', where, hint)
@@ -161,7 +178,9 @@ def _value_at(args: Mapping[str, Any] | Sequence[Any], place: str) -> Any:
 def _missing_arguments(
     parameters: Iterable[inspect.Parameter], given: Collection[str], called: str, where: Where
 ) -> Iterator[Problem]:
-    """Yield the problem of the parameters without a default that are not given, if there are any."""
+    """Yield the problem of the parameters without a default that
+    are not given, if there are any.
+    """
     missing = []
     for parameter in parameters:
         if parameter.default is parameter.empty and parameter.name not in given:
@@ -172,9 +191,15 @@ def _missing_arguments(
 
 
 def find_component_problems(
-    make: Callable[..., Any], part: Component, public: Component, key: str, place_of: Callable[[str], Where]
+    make: Callable[..., Any],
+    part: Component,
+    public: Component,
+    key: str,
+    place_of: Callable[[str], Where],
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the arguments of a component, by its key ("data.train"), as for those of a call."""
+    """Yield what is wrong with the arguments of a component, by its key ("data.train"),
+    as for those of a call.
+    """
 
     def place(name: str) -> Where:
         return place_of(f"{key}.args.{name}" if name else f"{key}.use")
@@ -183,17 +208,23 @@ def find_component_problems(
     offered = {"data": OFFERED_TO_DATA, "writers": OFFERED_TO_WRITERS, "optimizer": ("params",)}
     filled: Sequence[str] = offered.get(kind, ())
     if key == "task" and not isinstance(make, type):
-        filled = [p.name for p in parameters_of(make)][:2]  # the run and the batch, whatever it calls them
+        # The run and the batch, whatever it calls them.
+        filled = [p.name for p in parameters_of(make)][:2]
     return find_argument_problems(make, part.args, key, place, filled, public=public.args)
 
 
 def find_source_problems(loaded: Loaded, base: Path) -> Iterator[Problem]:
-    """Yield what is wrong with the arguments of components whose source shows a signature; nothing is imported."""
+    """Yield what is wrong with the arguments of components whose source shows a signature;
+    nothing is imported.
+    """
     public = list_components(loaded.public)
     for key, part in list_components(loaded.pipeline).items():
         registry = registry_of(key)
-        with suppress(UserError, ImportError, OSError, SyntaxError, RecursionError):  # `missing_components` names it
-            module, name = locate(part.use, base, None, registry.short_names(part.use) if registry else {})
+        # `missing_components` names it.
+        with suppress(UserError, ImportError, OSError, SyntaxError, RecursionError):
+            module, name = locate(
+                part.use, base, None, registry.short_names(part.use) if registry else {}
+            )
             file = base / module if module.endswith(".py") else module_file(module)
             if file and (make := make_stand_in(file, name)):
                 yield from find_component_problems(make, part, public[key], key, loaded.places.of)
@@ -208,16 +239,20 @@ def find_class(
     *,
     functions: bool = False,
 ) -> Any:
-    """Return the class that a component names: "package.module:Name", or the name of a subclass of `base` in `modules`.
+    """Return the class that a component names: "package.module:Name", or the name of a subclass of
+    `base` in `modules`.
 
-    With `functions` it may be a function, whose result the caller checks. Raises UserError when there is none, or its
-    arguments are wrong; `filled` names those that the file does not give.
+    With `functions` it may be a function, whose result the caller checks. Raises UserError when
+    there is none, or its arguments are wrong; `filled` names those that the file does not give.
     """
     short = {
         name: f"{module.__name__}:{name}"
         for module in modules
         for name, kind in vars(module).items()
-        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not name.startswith("_")
+        if isinstance(kind, type)
+        and issubclass(kind, base)
+        and kind is not base
+        and not name.startswith("_")
     }
     kind = resolve_use(component.use, PIPELINE_FOLDER.get(), None, short)
     is_function = functions and callable(kind) and not isinstance(kind, type)
@@ -230,7 +265,10 @@ def find_class(
 
 
 def _check_arguments(
-    make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], called: str, filled: Collection[str]
+    make: Callable[..., Any],
+    args: Mapping[str, Any] | Sequence[Any],
+    called: str,
+    filled: Collection[str],
 ) -> None:
     """Raise UserError, without a place, for all that is wrong with arguments."""
     wrong = find_argument_problems(make, args, called, lambda _: Where(""), filled)
@@ -240,7 +278,8 @@ def _check_arguments(
 
 
 def with_functions(value: Any) -> Any:
-    """Return a value of `args` with what its tables `{ use, args }` name: a function, with `args`, or a class's object.
+    """Return a value of `args` with what its tables `{ use, args }` name: a function, with `args`,
+    or a class's object.
 
     Raises UserError when there is no such thing, or it cannot be called.
     """
@@ -305,7 +344,8 @@ def _keys_of_tables(kind: TypeAdapter[Any]) -> set[str]:
 def as_annotated(
     make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], offered: Collection[str] = ()
 ) -> Mapping[str, Any] | Sequence[Any]:
-    """Return sound `args` as their annotations have them (a `Path`, an enum's member, a tuple), to call `make` with.
+    """Return sound `args` as their annotations have them (a `Path`, an enum's member, a tuple), to
+    call `make` with.
 
     A list comes back by name where what is `offered` stands among what it fills.
     """
@@ -320,9 +360,11 @@ def as_annotated(
 
 
 def _as_annotated(make: Callable[..., Any], name: str, value: Any) -> Any:
-    """Hold a value of the file against the annotation of its argument, as strictly as JSON would be: "3" is no 3.
+    """Hold a value of the file against the annotation of its argument, as strictly as JSON would
+    be: "3" is no 3.
 
-    The text of a variable that holds a number is that number, or the text where the annotation takes no number.
+    The text of a variable that holds a number is that number, or the text where the annotation
+    takes no number.
     """
     kind = argument_type(make, name)
     try:
@@ -349,7 +391,8 @@ def argument_type(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
 
 @cache
 def _type_for_class(kind: type, name: str) -> TypeAdapter[Any]:
-    """Return the type of an argument of a class: that of the first constructor in its bases which names it.
+    """Return the type of an argument of a class: that of the first constructor in its bases which
+    names it.
 
     A constructor that does not name it hands it on by its `**keywords`.
     """
@@ -358,7 +401,10 @@ def _type_for_class(kind: type, name: str) -> TypeAdapter[Any]:
             function = vars(base).get(method)
             if isinstance(function, staticmethod):
                 function = function.__func__
-            if not inspect.isfunction(function) or name not in inspect.signature(function).parameters:
+            if (
+                not inspect.isfunction(function)
+                or name not in inspect.signature(function).parameters
+            ):
                 continue
             if function.__code__.co_filename == "<string>" and is_dataclass(base):
                 return _type_of_field(base, name)
@@ -367,7 +413,9 @@ def _type_for_class(kind: type, name: str) -> TypeAdapter[Any]:
 
 
 def _type_of_field(kind: type, name: str) -> TypeAdapter[Any]:
-    """Return the type of a field of a dataclass; its text is read in the module of the class that has declared it."""
+    """Return the type of a field of a dataclass;
+    its text is read in the module of the class that has declared it.
+    """
     for base in kind.__mro__:
         declared = inspect.get_annotations(base)
         if name in declared:

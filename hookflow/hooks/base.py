@@ -8,33 +8,40 @@ from hookflow.graph.plan import Phase, Ranks
 from hookflow.hooks.capabilities import NO_CAPABILITIES, HookCapabilities
 
 Slots = Collection[str] | Mapping[str, Collection[str]]
-"""The slots that every method of a hook touches, or those that each method does, by the method's name."""
+"""The slots that every method of a hook touches, or those that each method does,
+by the method's name.
+"""
 
 
 class Hook:
-    """Base class of hooks, for the defaults that it gives; any class with the right methods will do.
+    """Base class of hooks, for the defaults that it gives; any class with the right methods will
+    do.
 
-    A method named like a point (`after_train_iter`) is called there, with the arguments that it names out of those
-    the point offers (`hookflow.graph.points`). A generator method `around_X` that yields once runs its first half at
-    `before_X` and its second at `after_X`. An exception in between that ends the run is raised at the
-    `yield`, as in a context manager: put into `finally` what must run in any case.
+    A method named like a point (`after_train_iter`) is called there, with the arguments that it
+    names out of those the point offers (`hookflow.graph.points`). A generator method `around_X`
+    that yields once runs its first half at `before_X` and its second at `after_X`. An exception in
+    between that ends the run is raised at the `yield`, as in a context manager: put into `finally`
+    what must run in any case.
 
-    The class attributes say how the hook stands among others; the pipeline file may say otherwise. `points` are the
-    points of the hook (None: wherever it has a method); `after` and `before` name hooks (`"ema?"`: only if there);
-    `requires` names hooks that must be there; `phase` is a place in the order. `reads` and `writes` are the slots of
-    run state that it touches (`hookflow.graph.slots`): at one point, who writes a slot fires before who reads it. Give
-    them by method (`{"around_val": ("model",)}`) where the methods differ. A slot has parts: `metrics.psnr` and
-    `metrics.accuracy` have nothing to do with one another, and are both of `metrics`. `modules` are globs over the
-    names of modules, or classes ("type:Conv2d"): where methods named like a module point (`forward`) are bound;
-    `parameters` are globs over the names of parameters, for `parameter_grad` and `post_accumulate_grad`. `ranks` says
-    on which of the processes that train together it fires: on "all" of them, or on rank "zero" alone, where it must
+    The class attributes say how the hook stands among others; the pipeline file may say otherwise.
+    `points` are the points of the hook (None: wherever it has a method); `after` and `before` name
+    hooks (`"ema?"`: only if there); `requires` names hooks that must be there; `phase` is a place
+    in the order. `reads` and `writes` are the slots of run state that it touches
+    (`hookflow.graph.slots`): at one point, who writes a slot fires before who reads it. Give them
+    by method (`{"around_val": ("model",)}`) where the methods differ. A slot has parts:
+    `metrics.psnr` and `metrics.accuracy` have nothing to do with one another, and are both of
+    `metrics`. `modules` are globs over the names of modules, or classes ("type:Conv2d"): where
+    methods named like a module point (`forward`) are bound; `parameters` are globs over the names
+    of parameters, for `parameter_grad` and `post_accumulate_grad`. `ranks` says on which of the
+    processes that train together it fires: on "all" of them, or on rank "zero" alone, where it must
     call nothing that the others would have to take part in (`run.mean`, say).
 
-    `settable` names arguments that a user may set during the run (`hookflow ctl RUN set grad_clip.max_norm=0.5`): the
-    hook keeps each as an attribute of the same name, and reads that at every firing.
+    `settable` names arguments that a user may set during the run (`hookflow ctl RUN set
+    grad_clip.max_norm=0.5`): the hook keeps each as an attribute of the same name, and reads that
+    at every firing.
 
-    `capabilities` say what the hook does beside firing: that it saves checkpoints, writes outside the run directory,
-    accumulates gradients, cannot be offloaded, … (`hookflow.HookCapabilities`).
+    `capabilities` say what the hook does beside firing: that it saves checkpoints, writes outside
+    the run directory, accumulates gradients, cannot be offloaded, … (`hookflow.HookCapabilities`).
     """
 
     points: ClassVar[tuple[str, ...] | None] = None
@@ -51,21 +58,26 @@ class Hook:
     capabilities: ClassVar[HookCapabilities] = NO_CAPABILITIES
 
     watches: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """By the name of a method: the method that is called before it at every visit of its point, with the same
-    arguments, whether or not it is due. For a hook that must see each iteration, and reports now and then."""
+    """By the name of a method: the method that is called before it at every visit of its point,
+    with the same arguments, whether or not it is due. For a hook that must see each iteration, and
+    reports now and then.
+    """
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """Return the points of a hook with these arguments, which may be wrong; `points` by default."""
+        """Return the points of a hook with these arguments, which may be wrong;
+        `points` by default.
+        """
         return cls.points
 
     @classmethod
     def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the value of a name in the braces of a slot, as in `reads = ("model.{model}",)`: the arguments.
+        """Return the value of a name in the braces of a slot, as in `reads = ("model.{model}",)`:
+        the arguments.
 
-        `args` are all of them, as the file gives them (not checked yet) or by default. A list makes a slot of each
-        item. None leaves the whole slot (`model`), or no slot where the key is optional: `metrics.{monitor?}`. `{name}`
-        is the hook's name.
+        `args` are all of them, as the file gives them (not checked yet) or by default. A list makes
+        a slot of each item. None leaves the whole slot (`model`), or no slot where the key is
+        optional: `metrics.{monitor?}`. `{name}` is the hook's name.
         """
         return args
 
@@ -73,8 +85,9 @@ class Hook:
     def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
         """Return the capabilities of a hook with these arguments; `capabilities` by default.
 
-        `args` are all of them, each valid, as the file gives them or by default. When the run has made the hook, they
-        are those that the object has as attributes of the same names, where it has any.
+        `args` are all of them, each valid, as the file gives them or by default. When the run has
+        made the hook, they are those that the object has as attributes of the same names, where it
+        has any.
         """
         return cls.capabilities
 
@@ -82,22 +95,28 @@ class Hook:
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         """Raise UserError or ValueError where arguments, each of them valid, do not go together.
 
-        The check before a run asks this of the class, with what the file gives, by name; no instance is made for it.
+        The check before a run asks this of the class, with what the file gives, by name; no
+        instance is made for it.
         """
 
     name: str = ""
-    """The hook's name in the pipeline: the runner gives it before the first point fires, unless there is one."""
+    """The hook's name in the pipeline: the runner gives it before the first point fires,
+    unless there is one.
+    """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what must survive a resume: numbers, strings, tensors, and lists and mappings of them.
+        """Return what must survive a resume: numbers, strings, tensors, and lists and mappings of
+        them.
 
-        It is called when a checkpoint is saved, and before a validation, for a checkpoint that may have to take its
+        It is called when a checkpoint is saved, and before a validation, for a checkpoint that may
+        have to take its
         place: so what a validation changes should be returned as a copy.
         """
         return {}
 
     def forked_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return what a fork of a run loads in the place of its parent's `state`: without what is the parent's alone.
+        """Return what a fork of a run loads in the place of its parent's `state`: without what is
+        the parent's alone.
 
         An entry that stays is the same object.
         """

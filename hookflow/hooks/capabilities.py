@@ -1,8 +1,8 @@
 """The declarations of a hook beside its points: its capabilities.
 
-They are the only way by which hookflow knows more of a hook than its points, slots and edges: a hook of the user's has
-every one that a built-in hook has. `Hook.capabilities` holds them; `Hook.capabilities_for` adds those that depend on
-arguments.
+They are the only way by which hookflow knows more of a hook than its points, slots and edges: a
+hook of the user's has every one that a built-in hook has. `Hook.capabilities` holds them;
+`Hook.capabilities_for` adds those that depend on arguments.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -31,13 +31,18 @@ class SavedCheckpoints:
     trail_bytes: int = 0
     """How many bytes older checkpoints may take beside those that stay anyway."""
     with_frozen: bool | None = None
-    """Whether they hold parameters that the model is built with frozen; None: all but those of models that the
-    pipeline declares frozen."""
+    """Whether they hold parameters that the model is built with frozen; None: all but those of
+    models that the pipeline declares frozen.
+    """
     restored_at_end: str | None = None
-    """The name of the checkpoint whose weights the models get when the training has finished; None: none."""
+    """The name of the checkpoint whose weights the models get when the
+    training has finished; None: none.
+    """
 
     def leaves_frozen_out(self, declared: bool) -> bool:
-        """Return whether they leave frozen parameters out, of a model that is `declared` frozen or of another one."""
+        """Return whether they leave frozen parameters out,
+        of a model that is `declared` frozen or of another one.
+        """
         if self.with_frozen is None:
             return declared
         return not self.with_frozen
@@ -55,18 +60,19 @@ class ExportedWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCapabilities:
-    """The effects of a hook beside firing at its points. Raises TypeError for a field or a value that is not known.
+    """The effects of a hook beside firing at its points. Raises TypeError for a field or a value
+    that is not known.
 
-    A subclass that declares capabilities of its own has these alone. To add to those of its base, it writes
-    `capabilities = dataclasses.replace(Base.capabilities, accumulates=True)`.
+    A subclass that declares capabilities of its own has these alone. To add to those of its base,
+    it writes `capabilities = dataclasses.replace(Base.capabilities, accumulates=True)`.
     """
 
     writes_outside: Collection[str] | bool = ()
     """The writes of the hook outside the run directory: a file elsewhere, a message to a server.
 
-    It holds the names of the arguments that say where (`("out_dir",)`); the hook writes nothing there while they are
-    None. It is True if the hook writes outside whatever its arguments are. A rerun sets these arguments to None, or
-    leaves the hook out.
+    It holds the names of the arguments that say where (`("out_dir",)`); the hook writes nothing
+    there while they are None. It is True if the hook writes outside whatever its arguments are. A
+    rerun sets these arguments to None, or leaves the hook out.
     """
     saved_checkpoints: SavedCheckpoints | None = None
     """The checkpoints that the hook saves; None: it saves none, or any."""
@@ -95,7 +101,9 @@ class HookCapabilities:
     process_blocker: str = ""
     """Why no other process can call the hook; "": its slots and its source decide."""
     attach_blocker: str = ""
-    """Why the hook cannot fire in a loop of the user's own; "": its points and its source decide."""
+    """Why the hook cannot fire in a loop of the user's own; "":
+    its points and its source decide.
+    """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "HookCapabilities":
         """Refuse names that are no fields, with the nearest one."""
@@ -121,7 +129,10 @@ class HookCapabilities:
 
 FIELD_NAMES = tuple(each.name for each in fields(HookCapabilities))
 
-FORMER_NAMES = {"backward_twice": "runs_backward_twice", "keeps_checkpoints_in": "saved_checkpoints"}
+FORMER_NAMES = {
+    "backward_twice": "runs_backward_twice",
+    "keeps_checkpoints_in": "saved_checkpoints",
+}
 """Attributes of hooks that have been capabilities by other names."""
 
 FLAGS = (
@@ -169,8 +180,14 @@ def _is_amount_or_none(value: object) -> bool:
 FIELD_CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
     **dict.fromkeys(FLAGS, (_is_flag, "be True or False")),
     **dict.fromkeys(SENTENCE_CAPABILITIES, (_is_sentence, "be a sentence that says why")),
-    "writes_outside": (_is_flag_or_names, 'be True or hold names of arguments, as writes_outside = ("out_dir",)'),
-    "frozen_at_start": (is_name_collection, 'hold globs over parameters, as frozen_at_start = ("body.*",)'),
+    "writes_outside": (
+        _is_flag_or_names,
+        'be True or hold names of arguments, as writes_outside = ("out_dir",)',
+    ),
+    "frozen_at_start": (
+        is_name_collection,
+        'hold globs over parameters, as frozen_at_start = ("body.*",)',
+    ),
     "monitors": (_is_mode_mapping, 'hold "min" or "max" by metric, as monitors = {"loss": "min"}'),
     "saved_checkpoints": (_is_saved_checkpoints, "be of the type SavedCheckpoints, or None"),
     "exported_weights": (_is_exported_weights, "be of the type ExportedWeights, or None"),
@@ -200,18 +217,24 @@ def _is_amount(value: object) -> bool:
 NO_CAPABILITIES = HookCapabilities()
 
 
-def read_capabilities(hook: Callable[..., Any], args: Mapping[str, Any] | None = None) -> HookCapabilities:
-    """Return the capabilities of a hook's class or function, with arguments that are sound, by name.
+def read_capabilities(
+    hook: Callable[..., Any], args: Mapping[str, Any] | None = None
+) -> HookCapabilities:
+    """Return the capabilities of a hook's class or function, with arguments that are sound, by
+    name.
 
-    Without arguments they are those of the class, where something of another type counts as none: the check of the
-    class reports it. Raises TypeError where `capabilities_for` returns something else.
+    Without arguments they are those of the class, where something of another type counts as none:
+    the check of the class reports it. Raises TypeError where `capabilities_for` returns something
+    else.
     """
     choose = getattr(hook, "capabilities_for", None)
     if args is not None and isinstance(hook, type) and callable(choose):
         chosen = choose(args)
         if not isinstance(chosen, HookCapabilities):
             kind = type(chosen).__name__
-            raise TypeError(f"{hook.__name__}.capabilities_for must return HookCapabilities, not {kind}")
+            raise TypeError(
+                f"{hook.__name__}.capabilities_for must return HookCapabilities, not {kind}"
+            )
         return chosen
     declared = getattr(hook, "capabilities", None)
     if isinstance(declared, HookCapabilities):
@@ -230,8 +253,15 @@ def find_wrong_capabilities(hook: Callable[..., Any]) -> Iterator[tuple[str, str
         attributes = type.__getattribute__(base, "__dict__")
         for name, value in attributes.items():
             if isinstance(value, HookCapabilities) and name != "capabilities":
-                yield f"{called}.{name} holds capabilities", nearest(name, ["capabilities"]) or "call it capabilities"
+                yield (
+                    f"{called}.{name} holds capabilities",
+                    nearest(name, ["capabilities"]) or "call it capabilities",
+                )
             field_name = FORMER_NAMES.get(name, name)
-            if field_name in FIELD_NAMES and not callable(value) and not isinstance(value, property):
+            if (
+                field_name in FIELD_NAMES
+                and not callable(value)
+                and not isinstance(value, property)
+            ):
                 hint = f"write it so: capabilities = HookCapabilities({field_name}=…)"
                 yield f"{called}.{name} is a capability, and does not stand among them", hint

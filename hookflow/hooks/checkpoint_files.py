@@ -1,4 +1,6 @@
-"""Weights of a checkpoint as its files hold them: full, or in shards of torch.distributed.checkpoint."""
+"""Weights of a checkpoint as its files hold them: full,
+or in shards of torch.distributed.checkpoint.
+"""
 
 import pickle
 from collections.abc import Mapping
@@ -21,7 +23,9 @@ METADATA_FILE = ".metadata"
 
 
 def state_key(section: str, name: str) -> str:
-    """Return the key of a model's or an optimizer's state: that of the section, or "model_NAME" of several."""
+    """Return the key of a model's or an optimizer's state: that of the section,
+    or "model_NAME" of several.
+    """
     if name == section:
         return section
     return f"{section}_{name}"
@@ -32,7 +36,8 @@ def is_without_optimizers(state: Mapping[str, Any]) -> bool:
 
 
 def read_tensors(path: Path, *, file: IO[bytes] | None = None, mmap: bool = False) -> Any:
-    """Return the contents of a file of `torch.save` without running code; with `mmap`, tensors stay in the file.
+    """Return the contents of a file of `torch.save` without running code; with `mmap`, tensors stay
+    in the file.
 
     `file` is the file, if it is open. Raises UserError when it is something else.
     """
@@ -47,17 +52,26 @@ def read_tensors(path: Path, *, file: IO[bytes] | None = None, mmap: bool = Fals
         except pickle.UnpicklingError as error:
             if "nested jagged tensors" not in str(error):
                 raise
-            import torch._dynamo  # allows jagged tensors, which few checkpoints have: it takes a second
+            # Allows jagged tensors, which few checkpoints have: it takes a second.
+            import torch._dynamo
 
             if file is not None:
                 file.seek(0)
             return load()
     except pickle.UnpicklingError as error:
-        message = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0] or "it cannot be unpickled"
-        hint = "only tensors, numbers, strings, lists and dicts are read; it may be an attack, and is left alone"
+        message = (
+            str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0]
+            or "it cannot be unpickled"
+        )
+        hint = (
+            "only tensors, numbers, strings, lists and dicts are read; it may be an attack, and is"
+            " left alone"
+        )
         raise UserError(Problem(f"{path} holds more than data: {message}", hint=hint)) from None
     except (RuntimeError, EOFError, ValueError) as error:
-        message = f"{path} is no file that torch.save has written: {str(error).partition(chr(10))[0]}"
+        message = (
+            f"{path} is no file that torch.save has written: {str(error).partition(chr(10))[0]}"
+        )
         raise UserError(Problem(message)) from None
 
 
@@ -79,14 +93,20 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
         there.update(key for key in entries if key.startswith("model"))
         message = f'the checkpoint {checkpoint.name} has no weights "{name}"'
         raise UserError(Problem(message, hint=nearest_or_all(name, sorted(there))))
-    shapes = {key: value for key, value in entries[name].items() if isinstance(value, torch.Tensor) and value.is_meta}
+    shapes = {
+        key: value
+        for key, value in entries[name].items()
+        if isinstance(value, torch.Tensor) and value.is_meta
+    }
     tensors = {key: torch.zeros_like(shape, device="cpu") for key, shape in shapes.items()}
     read_shards(checkpoint, {f"{name}.{key}": tensor for key, tensor in tensors.items()})
     return {**entries[name], **tensors}
 
 
 def not_averages(checkpoint: Path, name: str) -> str:
-    """Return words for the weights of a checkpoint's only model, where hooks keep others beside them, as `ema` does."""
+    """Return words for the weights of a checkpoint's only model,
+    where hooks keep others beside them, as `ema` does.
+    """
     if name == "model":
         averages = [f"{average}.pt" for average in list_averages(checkpoint)]
     else:
@@ -97,7 +117,9 @@ def not_averages(checkpoint: Path, name: str) -> str:
 
 
 def list_averages(checkpoint: Path) -> list[str]:
-    """Return the names of the weights that hooks keep beside those of a checkpoint's only model: model_ema, …"""
+    """Return the names of the weights that hooks keep beside those of a
+    checkpoint's only model: model_ema, …
+    """
     names = {path.stem for path in checkpoint.glob("model*.pt")}
     if (checkpoint / METADATA_FILE).exists():
         names.update(read_tensors(checkpoint / "training.pt", mmap=True))
@@ -107,15 +129,20 @@ def list_averages(checkpoint: Path) -> list[str]:
 
 
 def mark_of(tensor: "Tensor") -> str:
-    """Return the type, the shape and the CRC-32 of a tensor, at about 3 GB/s: other values have another mark."""
+    """Return the type, the shape and the CRC-32 of a tensor, at about 3 GB/s:
+    other values have another mark.
+    """
     import torch
 
     data = tensor.detach().reshape(-1).view(torch.uint8).cpu()
     return f"{tensor.dtype} {tuple(tensor.shape)} {crc32(data.numpy().data):08x}"
 
 
-def with_frozen(weights: Mapping[str, Any], frozen: Mapping[str, str], model: "nn.Module") -> dict[str, Any]:
-    """Return weights with the parameters that their checkpoint leaves out, by their marks: the model's own.
+def with_frozen(
+    weights: Mapping[str, Any], frozen: Mapping[str, str], model: "nn.Module"
+) -> dict[str, Any]:
+    """Return weights with the parameters that their checkpoint leaves out, by their marks: the
+    model's own.
 
     Raises UserError where the model has others than those that the checkpoint was trained with.
     """
@@ -125,22 +152,31 @@ def with_frozen(weights: Mapping[str, Any], frozen: Mapping[str, str], model: "n
         if name not in own or mark_of(own[name]) != mark:
             others.append(name)
     if others:
-        message = f"the checkpoint leaves out frozen parameters, and this model has others ({first_few(others)})"
-        raise UserError(Problem(message, hint="build the model with the weights that it was trained with"))
+        message = (
+            "the checkpoint leaves out frozen parameters, and this model has others"
+            f" ({first_few(others)})"
+        )
+        raise UserError(
+            Problem(message, hint="build the model with the weights that it was trained with")
+        )
     return {**{name: own[name] for name in frozen}, **weights}
 
 
 def frozen_in(checkpoint: Path, name: str) -> dict[str, str]:
-    """Return the marks of the parameters that weights of a checkpoint leave out; most leave out none."""
-    left_out: Mapping[str, dict[str, str]] = read_tensors(checkpoint / "training.pt", mmap=True).get("frozen", {})
+    """Return the marks of the parameters that weights of a checkpoint leave out;
+    most leave out none.
+    """
+    left_out: Mapping[str, dict[str, str]] = read_tensors(
+        checkpoint / "training.pt", mmap=True
+    ).get("frozen", {})
     return left_out.get(name, {})
 
 
 def read_shards(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
     """Fill tensors, by their names, with what torch.distributed.checkpoint has written to a folder.
 
-    This process reads its own shard of a sharded tensor, without the others. No code from the folder is executed.
-    Raises UserError when they cannot be read.
+    This process reads its own shard of a sharded tensor, without the others. No code from the
+    folder is executed. Raises UserError when they cannot be read.
     """
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
     from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -150,7 +186,8 @@ def read_shards(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
     try:
         with (folder / METADATA_FILE).open("rb") as file:
             metadata = _MetadataUnpickler(file).load()
-        planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)  # as `load`, which warns of no group
+        # As `load`, which warns of no group.
+        planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)
         reader.set_up_storage_reader(metadata, is_coordinator=True)
         check_metadata(metadata, tensors)
         plan = planner.create_local_plan()
@@ -162,7 +199,8 @@ def read_shards(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
 
 
 def check_metadata(metadata: "Metadata", tensors: "Mapping[str, Tensor]") -> None:
-    """Raise ValueError where metadata does not describe each of these tensors, as tensors, in files beside it.
+    """Raise ValueError where metadata does not describe each of these tensors, as tensors, in files
+    beside it.
 
     PyTorch unpickles an entry that is called bytes, and runs the code in it.
     """
@@ -182,7 +220,9 @@ def check_metadata(metadata: "Metadata", tensors: "Mapping[str, Tensor]") -> Non
 
 
 def check_plan(plan: "LoadPlan", tensors: "Mapping[str, Tensor]") -> None:
-    """Raise ValueError where reading as planned would leave a part of a tensor as memory happens to be."""
+    """Raise ValueError where reading as planned would leave a part of a
+    tensor as memory happens to be.
+    """
     offsets: dict[str, list[tuple[int, ...]]] = {name: [] for name in tensors}
     planned = dict.fromkeys(tensors, 0)
     for item in plan.items:
@@ -210,7 +250,13 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 STORAGE_CLASSES = {f"{of}StorageMetadata" for of in ("Tensor", "Bytes", "Chunk")}
-METADATA_CLASSES = {"Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING"}
+METADATA_CLASSES = {
+    "Metadata",
+    "MetadataIndex",
+    "StorageMeta",
+    "TensorProperties",
+    "_MEM_FORMAT_ENCODING",
+}
 ALLOWED_CLASSES = {
     "torch.distributed.checkpoint.metadata": STORAGE_CLASSES | METADATA_CLASSES,
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},

@@ -61,10 +61,11 @@ def compile_pipeline(
 ) -> Plan:
     """Compile the pipeline's hooks into a plan.
 
-    Files that the pipeline names are relative to `base`, which is its own folder if left out. `shuffle` is the seed of
-    another order that the edges and phases allow; `wanted` says of every binding where it shall stand, likewise.
-    Unless it `imports`, only the pipeline file's own words are known of the user's hooks.
-    Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
+    Files that the pipeline names are relative to `base`, which is its own folder if left out.
+    `shuffle` is the seed of another order that the edges and phases allow; `wanted` says of every
+    binding where it shall stand, likewise. Unless it `imports`, only the pipeline file's own words
+    are known of the user's hooks. Raises UserError with everything that is wrong with the hooks:
+    names, arguments, points, edges, cycles.
     """
     points, problems = read_own_points(loaded)
     declared = loaded.pipeline.hooks
@@ -99,7 +100,9 @@ def compile_pipeline(
     plan: Plan | None = None
     try:
         run_name = loaded.pipeline.run.name
-        plan = compile_plan(run_name, inspected.nodes, disabled, points, groups, additions, requests)
+        plan = compile_plan(
+            run_name, inspected.nodes, disabled, points, groups, additions, requests
+        )
         throttling = check_throttling(plan, inspected.make_throttle_requests(), inspected.nodes)
         problems += throttling.problems
     except UserError as error:
@@ -109,7 +112,9 @@ def compile_pipeline(
     warnings = list(inspected.warnings)
     warnings += find_undeclared_slots(plan, inspected.nodes, inspected.sources)
     warnings += find_misjudged_averages(plan, inspected.tables)
-    doubtful, notes = find_doubtful_lifetimes(plan, inspected.nodes, loaded.pipeline.run.validates.by_iterations)
+    doubtful, notes = find_doubtful_lifetimes(
+        plan, inspected.nodes, loaded.pipeline.run.validates.by_iterations
+    )
     return replace(
         plan,
         warnings=(*plan.warnings, *throttling.warnings, *scalars.warnings, *doubtful, *warnings),
@@ -122,7 +127,8 @@ def compile_pipeline(
 class InspectedHooks:
     """The enabled hooks of a pipeline, by their names, and what is wrong with each by itself.
 
-    `sources` are those of each hook's methods. A hook whose inspection has failed is in `problems` alone.
+    `sources` are those of each hook's methods. A hook whose inspection has failed is in `problems`
+    alone.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -135,7 +141,9 @@ class InspectedHooks:
         return {name: table.hook for name, table in self.tables.items()}
 
     def prepended(self) -> dict[str, Mapping[str, Where]]:
-        """Return by hook the points at which it is prepended, each with the place where the file says so."""
+        """Return by hook the points at which it is prepended,
+        each with the place where the file says so.
+        """
         return {name: table.prepended for name, table in self.tables.items()}
 
     def make_offload_requests(self) -> dict[str, OffloadRequest]:
@@ -173,7 +181,11 @@ class InspectedHooks:
 
 
 def _inspect_hooks(
-    names: Sequence[str], loaded: Loaded, hooks: "_HookFinder", points: Points, expander: GroupExpander
+    names: Sequence[str],
+    loaded: Loaded,
+    hooks: "_HookFinder",
+    points: Points,
+    expander: GroupExpander,
 ) -> InspectedHooks:
     """Return what each of these hooks is; what looking at one raises becomes a problem."""
     inspected = InspectedHooks()
@@ -181,7 +193,9 @@ def _inspect_hooks(
     for name in names:
         declaration = loaded.pipeline.hooks[name]
         try:
-            with report_inspection_errors(declaration.use, loaded.places.of(f"hooks.{name}.use"), f'hook "{name}": '):
+            with report_inspection_errors(
+                declaration.use, loaded.places.of(f"hooks.{name}.use"), f'hook "{name}": '
+            ):
                 table = HookTable(name, declaration, loaded, hooks.inspect, points)
                 node = table.node(expander)
                 inspected.problems += table.problems
@@ -203,16 +217,22 @@ TRAINING_ATTRIBUTES = (frozenset(dir(Run)) | Run.__annotations__.keys()) - OFFER
 """The attributes of the run that belong to the training thread."""
 
 
-def _make_offload_request(table: HookTable, node: Node, sources: Mapping[str, Source | None]) -> OffloadRequest:
+def _make_offload_request(
+    table: HookTable, node: Node, sources: Mapping[str, Source | None]
+) -> OffloadRequest:
     """Return the keys of a hook's table about its thread, and the first obstacle in its source."""
     keys = table.table
     timeout = 0.0
     if keys.timeout is not None:
         timeout = float(keys.timeout.value)
     wanted = {at: (offload, key) for at, (offload, key) in table.offloads.items() if offload}
-    spared = {at for at, (_, key) in wanted.items() if key == "offload" and at[0] in MAIN_THREAD_POINTS}
+    spared = {
+        at for at, (_, key) in wanted.items() if key == "offload" and at[0] in MAIN_THREAD_POINTS
+    }
     strength = ("auto", True, "process").index
-    offload, key = max(wanted.values(), key=lambda each: strength(each[0]), default=(keys.offload, "offload"))
+    offload, key = max(
+        wanted.values(), key=lambda each: strength(each[0]), default=(keys.offload, "offload")
+    )
     at = wanted.keys() - spared
     where = table.places.of(f"hooks.{table.name}.{key}")
     bound = [each for each in node.bound if (each.point, each.half) in at]
@@ -242,7 +262,8 @@ def _iter_obstacles(
     for binding in bound:
         copied = {"model", "grads"} & {root(slot) for slot in binding.reads}
         for use in find_uses(
-            sources[binding.method], TRAINING_ATTRIBUTES if copied else TRAINING_ATTRIBUTES | {"model", "models"}
+            sources[binding.method],
+            TRAINING_ATTRIBUTES if copied else TRAINING_ATTRIBUTES | {"model", "models"},
         ):
             undeclared = ""
             if use.name in OFFERED_ATTRIBUTES:
@@ -253,7 +274,9 @@ def _iter_obstacles(
 
 
 class _HookFinder:
-    """The hooks of a pipeline by their `use`: however many tables name one, it is found and inspected once."""
+    """The hooks of a pipeline by their `use`: however many tables name one,
+    it is found and inspected once.
+    """
 
     def __init__(self, find: FindHook, base: Path, points: Points) -> None:
         self._find = find
@@ -272,7 +295,9 @@ class _HookFinder:
 
 
 def _list_replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder) -> list[str]:
-    """Return the default hooks that give way: another hook's class is theirs, or derived from it."""
+    """Return the default hooks that give way: another hook's class is theirs,
+    or derived from it.
+    """
     defaults = {name: hooks.find(hook.use, None) for name, hook in declared.items() if hook.default}
     others: list[Callable[..., Any]] = []
     if defaults:
@@ -280,12 +305,19 @@ def _list_replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder
             if hook.enabled and not hook.default:
                 with suppress(UserError):  # which the turn of that hook reports
                     others.append(hooks.find(hook.use, None))
-    classes = tuple(other for other in others if issubclass(type(other), type))  # whose looks may raise
-    return [name for name, kind in defaults.items() if any(issubclass(item, kind) for item in classes)]  # type: ignore[arg-type]
+    # The class of another hook may raise where `isinstance` looks at it.
+    classes = [other for other in others if issubclass(type(other), type)]
+    overridden: list[str] = []
+    for name, kind in defaults.items():
+        if any(issubclass(item, kind) for item in classes):  # type: ignore[arg-type]
+            overridden.append(name)
+    return overridden
 
 
 def read_own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
-    """Return all points of the pipeline, and what is wrong with its own ones, which are then left out."""
+    """Return all points of the pipeline, and what is wrong with its own ones,
+    which are then left out.
+    """
     problems: list[Problem] = []
     own: list[Point] = []
     points = DEFAULT_POINTS
@@ -298,9 +330,22 @@ def read_own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
             problems += wrong
             continue
         followed = points[declared.follows]
-        inside = followed.name.startswith("before_") and followed.name.removeprefix("before_") in points.pairs
+        inside = (
+            followed.name.startswith("before_")
+            and followed.name.removeprefix("before_") in points.pairs
+        )
         offers = ("run", *declared.offers)
-        own.append(Point(name, followed.depth + inside, offers, "firing", declared.about, "own", followed.name))
+        own.append(
+            Point(
+                name,
+                followed.depth + inside,
+                offers,
+                "firing",
+                declared.about,
+                "own",
+                followed.name,
+            )
+        )
         points = Points(own)
     return points, problems
 
@@ -312,9 +357,13 @@ def _find_point_name_problems(name: str, points: Points, loaded: Loaded) -> Iter
         message = f'every run has a point "{name}" already'
         yield Problem(message, where)
     if hasattr(Hook, name):
-        yield Problem(f'"{name}" cannot be a point: every hook has an attribute of that name', where)
+        yield Problem(
+            f'"{name}" cannot be a point: every hook has an attribute of that name', where
+        )
     elif not _can_be_name(name) or name.startswith("around_"):
-        yield Problem(f'"{name}" cannot be a point: a hook\'s method must be able to bear the name', where)
+        yield Problem(
+            f'"{name}" cannot be a point: a hook\'s method must be able to bear the name', where
+        )
 
 
 def _unknown_followed_point(name: str, followed: str, points: Points, loaded: Loaded) -> Problem:
@@ -336,7 +385,10 @@ def _find_offer_problems(name: str, offers: Sequence[str], loaded: Loaded) -> It
         elif argument in offers[:k]:
             yield Problem(f'"{argument}" is offered twice', where)
         elif not _can_be_name(argument) or argument == "self":
-            message = f'"{argument}" cannot be an argument: a hook\'s method must be able to take it by that name'
+            message = (
+                f'"{argument}" cannot be an argument: a hook\'s method must be able to take it by'
+                " that name"
+            )
             yield Problem(message, where)
 
 
@@ -345,24 +397,40 @@ def _can_be_name(text: str) -> bool:
 
 
 def find_comm_hook_problems(nodes: Nodes) -> Iterator[Problem]:
-    """Yield what is wrong with the hooks at `ddp_comm`: a second one, and one that would not act on all ranks alike."""
-    bound = [node for node in nodes.values() if any(item.point == "ddp_comm" for item in node.bound)]
+    """Yield what is wrong with the hooks at `ddp_comm`: a second one,
+    and one that would not act on all ranks alike.
+    """
+    bound = [
+        node for node in nodes.values() if any(item.point == "ddp_comm" for item in node.bound)
+    ]
     for node in bound:
         hook = node.hook
         if node is not bound[0]:
             both = f'"{bound[0].hook.name}" and "{hook.name}" are both at ddp_comm'
             message = f"{both}: PyTorch allows one communication hook per model"
-            yield Problem(message, node.where, f'one hook there may call the other; or keep "{hook.name}" elsewhere')
+            yield Problem(
+                message,
+                node.where,
+                f'one hook there may call the other; or keep "{hook.name}" elsewhere',
+            )
         if hook.ranks == "zero":
-            message = f'"{hook.name}" at ddp_comm must run on every rank: ranks = "zero" is not allowed'
+            message = (
+                f'"{hook.name}" at ddp_comm must run on every rank: ranks = "zero" is not allowed'
+            )
             yield Problem(message, node.where, 'ranks = "all"')
         if hook.on_error != "raise":
             message = f'"{hook.name}" at ddp_comm needs on_error = "raise"'
-            yield Problem(f"{message}: after an error the other ranks would hang", node.where, 'on_error = "raise"')
+            yield Problem(
+                f"{message}: after an error the other ranks would hang",
+                node.where,
+                'on_error = "raise"',
+            )
 
 
 def find_retry_problems(nodes: Nodes, points: Points) -> Iterator[Problem]:
-    """Yield each hook that cannot be called again after it has raised: a second call has to begin as the first did."""
+    """Yield each hook that cannot be called again after it has raised:
+    a second call has to begin as the first did.
+    """
     for node in nodes.values():
         if not node.hook.retry:
             continue
@@ -370,7 +438,11 @@ def find_retry_problems(nodes: Nodes, points: Points) -> Iterator[Problem]:
             obstacle = _find_retry_obstacle(binding, points[binding.point])
             if obstacle:
                 message = f'"{node.hook.name}" at {binding.point} cannot have retry: {obstacle}'
-                yield Problem(message, node.where, 'leave retry out; on_error = "ignore" goes on without the firing')
+                yield Problem(
+                    message,
+                    node.where,
+                    'leave retry out; on_error = "ignore" goes on without the firing',
+                )
                 break
 
 
@@ -386,8 +458,12 @@ def _find_retry_obstacle(binding: DeclaredBinding, point: Point) -> str:
     return ""
 
 
-def find_double_backward_problems(tables: Mapping[str, HookTable], run: RunSection) -> Iterator[Problem]:
-    """Yield each hook that computes the gradients of a batch twice where the keys of [run] leave no second time."""
+def find_double_backward_problems(
+    tables: Mapping[str, HookTable], run: RunSection
+) -> Iterator[Problem]:
+    """Yield each hook that computes the gradients of a batch twice where the keys
+    of [run] leave no second time.
+    """
     obstacles = {
         "run.accumulate adds up those of several batches": run.accumulate.most > 1,
         'run.precision = "fp16" scales the loss': run.precision == "fp16",
@@ -407,7 +483,10 @@ def wrong_rate_setters(nodes: Nodes, run: RunSection) -> Iterator[Problem]:
     for node in nodes.values():
         written = [slot for binding in node.bound for slot in binding.writes]
         if any(root(slot) == "lr" for slot in written):
-            message = f'hook "{node.hook.name}" sets learning rates, and run.scale_lr does where the batch size changes'
+            message = (
+                f'hook "{node.hook.name}" sets learning rates, and run.scale_lr does where the'
+                " batch size changes"
+            )
             yield Problem(message, node.where, "keep one of them")
 
 
@@ -418,7 +497,9 @@ LENGTHS = frozenset({"max_iters", "max_epochs"})
 def wrong_without_end(
     nodes: Nodes, tables: Mapping[str, HookTable], classes: Mapping[str, object]
 ) -> Iterator[Problem]:
-    """Yield each hook that needs the length of the run, where it has none; those of other frameworks may."""
+    """Yield each hook that needs the length of the run, where it has none;
+    those of other frameworks may.
+    """
     adapted: set[str] = set()
     for hooks in group_by_adapter(classes).values():
         adapted.update(hooks)
@@ -435,7 +516,11 @@ def wrong_without_end(
                 why = f'its condition "{trigger.when.text}" names the length of the run'
         if why:
             message = f'hook "{name}": {why}, and run.max_epochs = "inf" gives it no end'
-            yield Problem(message, node.where, "write amounts in epochs or iterations, or give the run a length")
+            yield Problem(
+                message,
+                node.where,
+                "write amounts in epochs or iterations, or give the run a length",
+            )
 
 
 def find_misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iterator[Problem]:
@@ -456,9 +541,15 @@ def find_misjudged_averages(plan: Plan, tables: Mapping[str, HookTable]) -> Iter
             models = args.get("model"), _named_args(inner).get("model")
             if None not in models and models[0] != models[1]:
                 continue
-            message = f'{table.called} ranks checkpoints by "{args["monitor"]}" of another average: '
+            message = (
+                f'{table.called} ranks checkpoints by "{args["monitor"]}" of another average: '
+            )
             message += f"{inner.called} puts its own in place of the same weights, once it has one"
-            yield Problem(message, table.where, f"monitor by {inner.called}, or keep one of them from validating")
+            yield Problem(
+                message,
+                table.where,
+                f"monitor by {inner.called}, or keep one of them from validating",
+            )
             break
 
 
@@ -469,11 +560,14 @@ def _named_args(table: HookTable) -> Mapping[str, Any]:
     return {}
 
 
-def find_prepended_edges(nodes: Nodes, prepended: Mapping[str, Mapping[str, Where]]) -> dict[str, list[EdgeSpec]]:
-    """Return an edge from each hook that is prepended at a point to each that is not, by the hook that is prepended.
+def find_prepended_edges(
+    nodes: Nodes, prepended: Mapping[str, Mapping[str, Where]]
+) -> dict[str, list[EdgeSpec]]:
+    """Return an edge from each hook that is prepended at a point to each that is not, by the hook
+    that is prepended.
 
-    `prepended` says of each hook at which points it is, and where the file says so: the hooks that the model has
-    registered itself fire between the two.
+    `prepended` says of each hook at which points it is, and where the file says so: the hooks that
+    the model has registered itself fire between the two.
     """
     appended: dict[str, list[str]] = {}
     for name, node in nodes.items():

@@ -10,7 +10,10 @@ PLACE_NAMES = ("run", "id", "name", "it", "ep")
 
 
 def format_place(template: str, values: Mapping[str, Any]) -> str:
-    """Return a place to copy to; a metric that is not known yet is nan. Raises ValueError for a wrong format."""
+    """Return a place to copy to; a metric that is not known yet is nan.
+
+    Raises ValueError for a wrong format.
+    """
     wanted = set()
     for _, name, _, _ in Formatter().parse(template):
         if name is not None:

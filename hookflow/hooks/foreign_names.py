@@ -1,7 +1,8 @@
 """Hints to hooks that are written for another framework: what its names are called here.
 
-Such a hook would fail in silence: an argument with a default keeps it, and a method that is named like no point is
-never called. The names come from the adapters. They are loaded only for a hook with a name that hookflow does not know.
+Such a hook would fail in silence: an argument with a default keeps it, and a method that is named
+like no point is never called. The names come from the adapters. They are loaded only for a hook
+with a name that hookflow does not know.
 """
 
 import inspect
@@ -28,7 +29,8 @@ PLAIN_HOOK_HINT = "a hook here is any class with methods named like points: hook
 
 
 def find_foreign_class(hook: type, points: Points, helpers: Collection[str] = ()) -> Issue | None:
-    """Return that a class is a hook of another framework: by its base class, or by its members and arguments.
+    """Return that a class is a hook of another framework: by its base class, or by its members and
+    arguments.
 
     The names of its `helpers` say nothing. None if it is no such hook.
     """
@@ -42,7 +44,10 @@ def _find_foreign_base(hook: type, points: Points) -> Issue | None:
         names = load_adapter(entry.place).names
         for base in hook.__mro__:
             if base.__name__ == names.base and get_package_name(base) in names.packages:
-                message = f"{hook.__name__} is a hook of {names.framework} ({base.__module__}.{base.__name__})"
+                message = (
+                    f"{hook.__name__} is a hook of {names.framework}"
+                    f" ({base.__module__}.{base.__name__})"
+                )
                 members = _list_own_members(hook, names.packages)
                 translated = _translate_members(members, names, points)
                 return message, format_translation(translated) or PLAIN_HOOK_HINT
@@ -76,7 +81,9 @@ def _find_foreign_members(hook: type, points: Points, helpers: Collection[str]) 
             best_translation = translated
     if best_names is None:
         return None
-    return _describe(hook.__name__, best_names, best_translation), format_translation(best_translation)
+    return _describe(hook.__name__, best_names, best_translation), format_translation(
+        best_translation
+    )
 
 
 def _is_unknown(name: str, member: object, points: Points) -> bool:
@@ -89,7 +96,9 @@ def _is_unknown(name: str, member: object, points: Points) -> bool:
 
 
 def find_unknown_arguments(point: str, method: Callable[..., Any], points: Points) -> list[str]:
-    """Return the arguments of a method that its point does not offer; none where PyTorch gives them by position."""
+    """Return the arguments of a method that its point does not offer;
+    none where PyTorch gives them by position.
+    """
     if point in PYTORCH_ARGUMENTS:
         return []
     offers: Collection[str] = ("run",)  # of an around
@@ -99,8 +108,12 @@ def find_unknown_arguments(point: str, method: Callable[..., Any], points: Point
     return [each.name for each in own_parameters if each.name not in offers]
 
 
-def _translate_members(members: Mapping[str, Any], names: FrameworkNames, points: Points) -> dict[str, str]:
-    """Return the framework's names among the members of a class and their arguments, with hookflow's."""
+def _translate_members(
+    members: Mapping[str, Any], names: FrameworkNames, points: Points
+) -> dict[str, str]:
+    """Return the framework's names among the members of a class and
+    their arguments, with hookflow's.
+    """
     translated: dict[str, str] = {}
     for name, member in members.items():
         is_method = isinstance(member, FunctionType)
@@ -117,11 +130,16 @@ def _translate_members(members: Mapping[str, Any], names: FrameworkNames, points
 
 
 def find_foreign_arguments(
-    function: Callable[..., Any], called: str, filled: Collection[str] = (), *, required: bool = False
+    function: Callable[..., Any],
+    called: str,
+    filled: Collection[str] = (),
+    *,
+    required: bool = False,
 ) -> Issue | None:
     """Return that a plain function has arguments of another framework; None if it has none.
 
-    Arguments with a default count, and with `required` the others, too. Those that are `filled` say nothing.
+    Arguments with a default count, and with `required` the others, too. Those that are `filled` say
+    nothing.
     """
     candidates = []
     for parameter in parameters_of(function):

@@ -1,4 +1,6 @@
-"""Inspection of a hook class or function, without an instance: points, arguments, slots; and its description."""
+"""Inspection of a hook class or function, without an instance: points, arguments, slots;
+and its description.
+"""
 
 import inspect
 import json
@@ -20,7 +22,11 @@ from hookflow.graph.points import POINT_LIKE, Points
 from hookflow.graph.slots import Verb
 from hookflow.hooks.arguments import VARIADIC_KINDS, argument_type, first_names, parameters_of
 from hookflow.hooks.base import Hook
-from hookflow.hooks.capabilities import find_wrong_capabilities, is_name_collection, read_capabilities
+from hookflow.hooks.capabilities import (
+    find_wrong_capabilities,
+    is_name_collection,
+    read_capabilities,
+)
 from hookflow.hooks.foreign_names import (
     find_foreign_arguments,
     find_foreign_class,
@@ -34,7 +40,9 @@ from hookflow.pipeline.problems import type_words
 from hookflow.pipeline.source_map import as_toml
 
 MISSPELLING_RATIO = 0.78
-"""From here on a method's name is a point's, misspelt, to difflib; "forward_post" is, and "save_model" is not."""
+"""From here on a method's name is a point's, misspelt, to difflib; "forward_post" is,
+and "save_model" is not.
+"""
 
 Issue = tuple[str, str]
 """A problem and a hint; the caller knows the place."""
@@ -44,7 +52,8 @@ Issue = tuple[str, str]
 class Method:
     """A method of a hook at a point; `name` is empty when the hook is a plain function.
 
-    `takes` is what it is given of what the point offers; `names` are those of its own arguments for that.
+    `takes` is what it is given of what the point offers; `names` are those of its own arguments for
+    that.
     """
 
     point: str
@@ -55,16 +64,23 @@ class Method:
 
 
 def read_summary(hook: Callable[..., Any]) -> str:
-    """Return the first line of the hook's docstring; what it inherits from `Hook` says nothing of it."""
-    message = inspect.getdoc(hook.func if isinstance(hook, partial) else hook) or ""
-    if message == inspect.getdoc(Hook):
+    """Return the first paragraph of the hook's docstring as one line.
+
+    It is empty where the docstring is that of `Hook`, which says nothing of the hook.
+    """
+    described = hook.func if isinstance(hook, partial) else hook
+    docstring = inspect.getdoc(described) or ""
+    if docstring == inspect.getdoc(Hook):
         return ""
-    return message.partition("\n")[0]
+    paragraph = docstring.partition("\n\n")[0]
+    return " ".join(paragraph.split())
 
 
 def find_methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
-    helpers = [name for name, _ in inspect.getmembers_static(hook) if _is_helper(hook, name, points)]
+    helpers = [
+        name for name, _ in inspect.getmembers_static(hook) if _is_helper(hook, name, points)
+    ]
     foreign = find_foreign_class(hook, points, helpers)
     if foreign is not None:
         return [], [foreign]
@@ -77,7 +93,9 @@ def find_methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]
         places = find_places_of_method(name, points)
         if not places:
             message = f"{called} is named like a point, but there is no such point"
-            way_out = f'a helper is called "_{name}", or its class lists its points: points = ("…",)'
+            way_out = (
+                f'a helper is called "_{name}", or its class lists its points: points = ("…",)'
+            )
             near = nearest(name, points.names)
             issues.append((message, f"{near} {way_out}".strip()))
             continue
@@ -87,18 +105,24 @@ def find_methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]
             issues.append((f"{called} {wrong[0]}", wrong[1]))
             continue
         names = _names(attribute, offers)[1:]
-        takes = match_pytorch_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
+        takes = (
+            match_pytorch_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
+        )
         issues += _not_offered(called, takes, places[0][0], offers)
         result += (Method(point, name, half, takes) for point, half in places)
     if not result and not issues and not is_callable_class(hook) and hook is not NotImported:
-        issues.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))
+        issues.append(
+            (f"{hook.__name__} has no method named like a point, so it would never fire", "")
+        )
     return result, issues
 
 
 def read_slots(
     hook: Callable[..., Any], kind: Verb, names: Collection[str]
 ) -> tuple[dict[str, tuple[str, ...]], list[Issue]]:
-    """Return the slots that each method of `names` reads or writes, as the class says, and what is wrong with that."""
+    """Return the slots that each method of `names` reads or writes, as the class says,
+    and what is wrong with that.
+    """
     declared = getattr(hook, kind, ())
     if isinstance(declared, Mapping):
         by_method = declared
@@ -108,14 +132,18 @@ def read_slots(
     issues = []
     for name in by_method:
         if name not in names and hook is not NotImported:
-            issues.append((f'{called} names the unknown method "{name}"', nearest(str(name), names)))
+            issues.append(
+                (f'{called} names the unknown method "{name}"', nearest(str(name), names))
+            )
     if not all(map(is_name_collection, by_method.values())):
         return {}, [*issues, (f'{called} must hold names of slots, as {kind} = {{"model"}}', "")]
     return {name: tuple(sorted(touched)) for name, touched in by_method.items()}, issues
 
 
 def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
-    """Return the names that an attribute holds; none if it holds anything else, which `find_place_issues` reports."""
+    """Return the names that an attribute holds; none if it holds anything else,
+    which `find_place_issues` reports.
+    """
     names = getattr(hook, key, ())
     if is_name_collection(names):
         return tuple(names)
@@ -124,7 +152,11 @@ def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
 
 def points_for(hook: Callable[..., Any], args: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the points of a hook with these arguments; None: wherever it has a method."""
-    if isinstance(hook, type) and issubclass(hook, Hook) and is_name_collection(chosen := hook.points_for(args)):
+    if (
+        isinstance(hook, type)
+        and issubclass(hook, Hook)
+        and is_name_collection(chosen := hook.points_for(args))
+    ):
         return tuple(chosen or ())
     if getattr(hook, "points", None) is None:
         return None
@@ -132,12 +164,17 @@ def points_for(hook: Callable[..., Any], args: Mapping[str, Any]) -> tuple[str, 
 
 
 def find_place_issues(hook: Callable[..., Any], points: Points) -> Iterator[Issue]:
-    """Yield what is wrong with what a hook says of its place among others: phase, points and edges."""
+    """Yield what is wrong with what a hook says of its place among others:
+    phase, points and edges.
+    """
     called = getattr(hook, "__name__", type(hook).__name__)
     for key, known in (("phase", PHASES), ("ranks", RANK_CHOICES)):
         stated = getattr(hook, key, getattr(Hook, key))
         if stated not in known:
-            yield f"{called}.{key} must be one of {', '.join(known)}, not {stated!r}", nearest(str(stated), known)
+            yield (
+                f"{called}.{key} must be one of {', '.join(known)}, not {stated!r}",
+                nearest(str(stated), known),
+            )
     for kind in ("after", "before", "requires", "points", "modules", "parameters", "settable"):
         names = getattr(hook, kind, ())
         if not _is_for_hookflow(hook, kind, names, points):
@@ -199,10 +236,11 @@ def call_at(
     args: Mapping[str, Any] | Sequence[Any],
     offered: Collection[str],
 ) -> tuple[Method, list[Issue]]:
-    """Return a call of a plain function, or of an object of a class, as the method of a hook at `point`.
+    """Return a call of a plain function, or of an object of a class, as the method of a hook at
+    `point`.
 
-    A function takes no argument from the point that `args` give it. `offered` are the arguments that all points of the
-    hook offer: a list fills the others.
+    A function takes no argument from the point that `args` give it. `offered` are the arguments
+    that all points of the hook offer: a list fills the others.
     """
     function = hook
     called = getattr(hook, "__name__", repr(hook))
@@ -218,8 +256,12 @@ def call_at(
     first = int(isinstance(hook, type))
     offers = points[point].offers
     names = tuple(name for name in _names(function, offers)[first:] if name not in provided)
-    takes = (in_order and match_pytorch_order(parameters_of(function)[first:], names, point, points)) or names
-    wrong = filter(None, (_find_generator_issue(function, point, points), _find_catch_all_issue(function)))
+    takes = (
+        in_order and match_pytorch_order(parameters_of(function)[first:], names, point, points)
+    ) or names
+    wrong = filter(
+        None, (_find_generator_issue(function, point, points), _find_catch_all_issue(function))
+    )
     issues = [(f"{called} {message}", hint) for message, hint in wrong]
     foreign = find_foreign_arguments(function, called, provided)
     if foreign is not None:
@@ -242,9 +284,12 @@ def _find_catch_all_issue(function: Callable[..., Any]) -> Issue | None:
 
 
 def _is_meant_for_point(name: str, attribute: Any, points: Points) -> bool:
-    """Say whether an attribute of a class is meant to be called at a point, be it misspelt or no method at all."""
+    """Say whether an attribute of a class is meant to be called at a point,
+    be it misspelt or no method at all.
+    """
     if name in points.names:
-        return attribute is not None  # which is how a class does away with a method that it inherits
+        # Which is how a class does away with a method that it inherits.
+        return attribute is not None
     if name.startswith("_") or name in vars(Hook):
         return False
     able = callable(attribute) or isinstance(attribute, staticmethod | classmethod | partialmethod)
@@ -252,7 +297,8 @@ def _is_meant_for_point(name: str, attribute: Any, points: Points) -> bool:
 
 
 def _is_helper(hook: type, name: str, points: Points) -> bool:
-    """Say whether a method that is named like a point is none: its class, or one derived from it, lists its points.
+    """Say whether a method that is named like a point is none: its class, or one derived from it,
+    lists its points.
 
     The points that a base lists say nothing of a method that is added below it.
     """
@@ -267,7 +313,9 @@ def _is_helper(hook: type, name: str, points: Points) -> bool:
 
 
 def _is_misspelt(name: str, points: Points) -> bool:
-    """Say whether a name is nearly that of a point; one that ends a point's (`save_checkpoint`) is a good name."""
+    """Say whether a name is nearly that of a point;
+    one that ends a point's (`save_checkpoint`) is a good name.
+    """
     if any(point.endswith(f"_{name}") for point in points.names):
         return False
     return bool(get_close_matches(name, points.names, 1, MISSPELLING_RATIO))
@@ -277,7 +325,10 @@ def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:
     if isinstance(attribute, staticmethod | classmethod):
         return "must be a plain method, which takes self", ""
     if not inspect.isfunction(attribute):
-        return f"must be a plain method, not a {type(attribute).__name__}", "def it, and call what it holds from there"
+        return (
+            f"must be a plain method, not a {type(attribute).__name__}",
+            "def it, and call what it holds from there",
+        )
     anything = _find_catch_all_issue(attribute)
     if anything:
         return anything
@@ -309,7 +360,9 @@ def _find_generator_issue(function: Callable[..., Any], point: str, points: Poin
 
 
 def _names(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments that a point must fill: those without a default, and those that it offers by that name."""
+    """Return the arguments that a point must fill: those without a default,
+    and those that it offers by that name.
+    """
     names = []
     for parameter in parameters_of(function):
         if parameter.kind in VARIADIC_KINDS:
@@ -320,7 +373,9 @@ def _names(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ..
 
 
 def find_places_of_method(name: str, points: Points) -> list[tuple[str, Half]]:
-    """Return the points where a method of this name is called, an `around` at two; none if there is no such point."""
+    """Return the points where a method of this name is called, an `around` at two;
+    none if there is no such point.
+    """
     if name in points:
         return [(name, "whole")]
     both = points.find_points_of_around(name)
@@ -330,7 +385,9 @@ def find_places_of_method(name: str, points: Points) -> list[tuple[str, Half]]:
     return [(opening, "enter"), (closing, "exit")]
 
 
-def _not_offered(called: str, takes: Iterable[str], point: str, offers: Sequence[str]) -> Iterator[Issue]:
+def _not_offered(
+    called: str, takes: Iterable[str], point: str, offers: Sequence[str]
+) -> Iterator[Issue]:
     orders = [f"({', '.join(order)})" for order in PYTORCH_ARGUMENTS.get(point, ())]
     offered = f"it offers {', '.join(offers)}"
     if orders:
@@ -346,9 +403,11 @@ def _not_offered(called: str, takes: Iterable[str], point: str, offers: Sequence
 
 
 class Inspection:
-    """A hook's class or function as it declares itself, without an object of it: `methods`, `issues`, and its words.
+    """A hook's class or function as it declares itself, without an object of it: `methods`,
+    `issues`, and its words.
 
-    `names(key)` are the names that an attribute holds; `slots(verb)` the slots by method, and what is wrong with them.
+    `names(key)` are the names that an attribute holds; `slots(verb)` the slots by method, and what
+    is wrong with them.
     """
 
     def __init__(self, hook: Callable[..., Any], points: Points) -> None:
@@ -377,9 +436,11 @@ COMMON_ARGUMENTS = {"name", "input"}
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a hook, in words; `default` is None where it must be given, and `example` a value that may be.
+    """An argument of a hook, in words; `default` is None where it must be given, and `example` a
+    value that may be.
 
-    `shown` says whether the example of the whole hook gives it: it must be given, or its declaration has examples.
+    `shown` says whether the example of the whole hook gives it: it must be given, or its
+    declaration has examples.
     """
 
     name: str
@@ -391,11 +452,13 @@ class Argument:
 
 
 class Description(Inspection):
-    """A hook's class, or a plain function, as `hookflow explain` shows it. Raises UserError when it can be no hook.
+    """A hook's class, or a plain function, as `hookflow explain` shows it. Raises UserError when it
+    can be no hook.
 
-    `methods` are in the order of a run, an `around` at its first half; `bound` names those that fire unless the file
-    says otherwise, `elsewhere` says where the others do. `reads` and `writes` are slots by the method's name. `place`
-    holds what it states of its place among others. `fits` is a point whose arguments are enough for a function.
+    `methods` are in the order of a run, an `around` at its first half; `bound` names those that
+    fire unless the file says otherwise, `elsewhere` says where the others do. `reads` and `writes`
+    are slots by the method's name. `place` holds what it states of its place among others. `fits`
+    is a point whose arguments are enough for a function.
     """
 
     def __init__(self, hook: Callable[..., Any], points: Points) -> None:
@@ -407,7 +470,11 @@ class Description(Inspection):
         once = [method for method in self.methods if method.half != "exit"]
         self.methods = sorted(once, key=lambda method: order[method.point])
         wanted = points_for(hook, {})
-        bound = [method for method in self.methods if wanted is None or {method.point, method.name} & set(wanted)]
+        bound = [
+            method
+            for method in self.methods
+            if wanted is None or {method.point, method.name} & set(wanted)
+        ]
         self.bound = [method.name for method in bound]
         self.elsewhere = "where `points` says"
         if is_class and _has_variable_points(hook):
@@ -431,12 +498,16 @@ class Description(Inspection):
         self.arguments = list(_iter_arguments(hook, offered))
         self.issues += [*wrong_reads, *wrong_writes]
         if not is_class:
-            foreign = find_foreign_arguments(hook, getattr(hook, "__name__", repr(hook)), required=True)
+            foreign = find_foreign_arguments(
+                hook, getattr(hook, "__name__", repr(hook)), required=True
+            )
             if foreign is not None:
                 self.issues.insert(0, foreign)
 
     def _read_stated_place(self, picks: Iterable[str]) -> dict[str, str]:
-        """Return what the hook states of its place among others, by key, as far as it is not what every hook has."""
+        """Return what the hook states of its place among others, by key,
+        as far as it is not what every hook has.
+        """
         stated = {
             "phase": str(getattr(self.hook, "phase", "normal")),
             "ranks": str(getattr(self.hook, "ranks", "all")),
@@ -446,7 +517,9 @@ class Description(Inspection):
         return {key: value for key, value in stated.items() if value not in ("normal", "all", "")}
 
     def as_toml(self, name: str, use: str) -> str:
-        """Return a table for a pipeline file: with all that must be given, and what has an example."""
+        """Return a table for a pipeline file: with all that must be given,
+        and what has an example.
+        """
         lines = [f"[hooks.{name}]", f"use = {as_toml(use)}"]
         if self.fits:
             lines.append(f"points = [{as_toml(self.fits)}]")
@@ -464,7 +537,9 @@ def _has_variable_points(hook: Any) -> bool:
 
 
 def find_fitting_point(function: Callable[..., Any], points: Points) -> str | None:
-    """Return a point that offers all that a plain function must be given; None when there is none."""
+    """Return a point that offers all that a plain function must be given;
+    None when there is none.
+    """
     needed = set()
     for p in parameters_of(function):
         if p.kind not in VARIADIC_KINDS and p.default is p.empty:
@@ -486,7 +561,8 @@ def _iter_arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Arg
             continue
         kind = argument_type(hook, parameter.name)
         schema: Mapping[str, Any] = {}
-        with suppress(PydanticInvalidForJsonSchema, NameError):  # a type that no file could write, or not imported
+        # A type that no file could write, or not imported.
+        with suppress(PydanticInvalidForJsonSchema, NameError):
             schema = kind.json_schema()
         has_default = parameter.default is not parameter.empty
         if parameter.default is None:

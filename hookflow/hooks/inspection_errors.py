@@ -1,4 +1,6 @@
-"""Errors of a user's class or function that is only looked at: they are problems of the pipeline."""
+"""Errors of a user's class or function that is only looked at:
+they are problems of the pipeline.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +10,11 @@ from hookflow.user_code import describe_error, is_ctrl_c, is_ours
 
 
 @contextmanager
-def report_inspection_errors(use: str, where: Where | None = None, owner: str = "") -> Iterator[None]:
-    """Raise UserError at `where` for what is raised by something that is only looked at; `owner` begins the message.
+def report_inspection_errors(
+    use: str, where: Where | None = None, owner: str = ""
+) -> Iterator[None]:
+    """Raise UserError at `where` for what is raised by something that is only looked at; `owner`
+    begins the message.
 
     UserError and KeyboardInterrupt propagate.
     """
@@ -19,4 +24,6 @@ def report_inspection_errors(use: str, where: Where | None = None, owner: str = 
         if is_ours(error) or is_ctrl_c(error):
             raise
         message, *chain = describe_error(error)
-        raise UserError(Problem(f"{owner}looking at {use} raises {message}", where, "\n    ".join(chain))) from None
+        raise UserError(
+            Problem(f"{owner}looking at {use} raises {message}", where, "\n    ".join(chain))
+        ) from None

@@ -24,11 +24,13 @@ def monitored_mode(metric: str, stated: Mode | None = None, beside: str = "") ->
 def read_latest_metric(run: Run, metric: str) -> float | None:
     """Return a metric of the latest validation, or the value of a formula of metrics.
 
-    None where it is of a set that was not validated on then. Raises UserError with the nearest name when there is no
-    such metric.
+    None where it is of a set that was not validated on then. Raises UserError with the nearest name
+    when there is no such metric.
     """
     if is_formula(metric):
-        return parse_formula(metric)(lambda name: read_latest_metric(run, name.removeprefix(METRIC_PREFIX)))
+        return parse_formula(metric)(
+            lambda name: read_latest_metric(run, name.removeprefix(METRIC_PREFIX))
+        )
     name, slash, _ = metric.partition("/")
     if not slash or f"val.{name}" not in run.data or metric in run.metrics:
         return run.metric(metric)
@@ -38,7 +40,9 @@ def read_latest_metric(run: Run, metric: str) -> float | None:
 
 
 def read_logged_value(run: Run, monitor: str) -> float:
-    """Return the latest value of a scalar that the training has logged, or of a formula of scalars."""
+    """Return the latest value of a scalar that the training has logged,
+    or of a formula of scalars.
+    """
     if not is_formula(monitor):
         return run.scalar(monitor)
     value = parse_formula(monitor)(run.scalar)

@@ -1,4 +1,6 @@
-"""The state of an optimizer, put back as it was: each tensor with its own dtype, device and bits."""
+"""The state of an optimizer, put back as it was:
+each tensor with its own dtype, device and bits.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,15 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 Path = tuple[Any, ...]
-"""Where a tensor is in the state of an optimizer: the number of its parameter, counted over all groups, then keys."""
+"""Where a tensor is in the state of an optimizer: the number of its parameter,
+counted over all groups, then keys.
+"""
 
 
 def list_group_entries(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """Return the parameters of an optimizer's groups in their order; of a saved optimizer, their numbers."""
+    """Return the parameters of an optimizer's groups in their order;
+    of a saved optimizer, their numbers.
+    """
     entries = []
     for group in groups:
         entries += group["params"]
@@ -32,16 +38,18 @@ def load_optimizer_state(
     host_tensors: Collection[Path] = (),
     saved_dtypes: Mapping[Tensor, torch.dtype] | None = None,
 ) -> None:
-    """Give an optimizer the contents of its `state_dict()`. Raises ValueError as `load_state_dict` does.
+    """Give an optimizer the contents of its `state_dict()`. Raises ValueError as `load_state_dict`
+    does.
 
-    PyTorch's `load_state_dict` casts each tensor of the state to the dtype of its parameter, and moves it to the
-    parameter's device. That rounds a float32 copy of bfloat16 weights, turns counts and masks into floats, and
-    replaces a text by nonsense. So this function puts the saved values back as soon as PyTorch has cast them: an
-    optimizer whose own `load_state_dict` calls PyTorch's goes on with the right ones.
+    PyTorch's `load_state_dict` casts each tensor of the state to the dtype of its parameter, and
+    moves it to the parameter's device. That rounds a float32 copy of bfloat16 weights, turns counts
+    and masks into floats, and replaces a text by nonsense. So this function puts the saved values
+    back as soon as PyTorch has cast them: an optimizer whose own `load_state_dict` calls PyTorch's
+    goes on with the right ones.
 
-    `host_tensors` names the tensors that stay in the host's memory beside parameters on an accelerator.
-    `saved_dtypes` are the dtypes that parameters had when the state was saved, where they have others now: a tensor
-    that had its parameter's dtype follows the parameter.
+    `host_tensors` names the tensors that stay in the host's memory beside parameters on an
+    accelerator. `saved_dtypes` are the dtypes that parameters had when the state was saved, where
+    they have others now: a tensor that had its parameter's dtype follows the parameter.
     """
     devices = _list_setting_devices(optimizer)
     inner = _inner_optimizers(optimizer)
@@ -62,18 +70,28 @@ def load_optimizer_state(
 
 
 class _StateLoader:
-    """Corrects what PyTorch's `load_state_dict` makes of the state of one optimizer, at the end of its call."""
+    """Corrects what PyTorch's `load_state_dict` makes of the state of one optimizer,
+    at the end of its call.
+    """
 
     def __init__(
-        self, optimizer: Optimizer, host_tensors: Collection[Path], saved_dtypes: Mapping[Tensor, torch.dtype]
+        self,
+        optimizer: Optimizer,
+        host_tensors: Collection[Path],
+        saved_dtypes: Mapping[Tensor, torch.dtype],
     ) -> None:
         self._host_tensors = host_tensors
         self._saved_dtypes = saved_dtypes
         self._taken: dict[str, Any] = {}
         self._handles: list[RemovableHandle] = []
-        if hasattr(optimizer, "_optimizer_load_state_dict_pre_hooks"):  # a wrapper may not have called __init__
-            self._handles.append(optimizer.register_load_state_dict_pre_hook(self._store_loaded_state))
-            self._handles.append(optimizer.register_load_state_dict_post_hook(self._put_back, prepend=True))
+        # A wrapper may not have called __init__.
+        if hasattr(optimizer, "_optimizer_load_state_dict_pre_hooks"):
+            self._handles.append(
+                optimizer.register_load_state_dict_pre_hook(self._store_loaded_state)
+            )
+            self._handles.append(
+                optimizer.register_load_state_dict_post_hook(self._put_back, prepend=True)
+            )
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -85,12 +103,16 @@ class _StateLoader:
     def _put_back(self, optimizer: Optimizer) -> None:
         saved = self._taken["state"]
         numbers = list_group_entries(self._taken["param_groups"])
-        groups = [(group, parameter) for group in optimizer.param_groups for parameter in group["params"]]
+        groups = [
+            (group, parameter) for group in optimizer.param_groups for parameter in group["params"]
+        ]
         for index, (number, (group, parameter)) in enumerate(zip(numbers, groups, strict=True)):
             if number in saved and parameter in optimizer.state:
                 dtype = self._saved_dtypes.get(parameter, parameter.dtype)
                 entries = _StateEntries(group, parameter, dtype, self._host_tensors)
-                optimizer.state[parameter] = entries.restored(saved[number], optimizer.state[parameter], (index,))
+                optimizer.state[parameter] = entries.restored(
+                    saved[number], optimizer.state[parameter], (index,)
+                )
 
 
 def _inner_optimizers(optimizer: Optimizer) -> list[Optimizer]:
@@ -106,7 +128,8 @@ def _share_groups(one: Optimizer, other: Optimizer) -> bool:
 
 
 def _share_again(wrapper: Optimizer, inner: Optimizer, before: list[Any]) -> None:
-    """Let a wrapper and its optimizer have the same groups again: a load gives new ones to one of the two.
+    """Let a wrapper and its optimizer have the same groups again: a load gives new ones to one of
+    the two.
 
     Otherwise a schedule would set rates that no step uses.
     """
@@ -123,7 +146,11 @@ class _StateEntries:
     """The entries in the state of one parameter."""
 
     def __init__(
-        self, group: Mapping[str, Any], parameter: Tensor, saved_dtype: torch.dtype, host_tensors: Collection[Path]
+        self,
+        group: Mapping[str, Any],
+        parameter: Tensor,
+        saved_dtype: torch.dtype,
+        host_tensors: Collection[Path],
     ) -> None:
         self._has_device_steps = bool(group.get("capturable") or group.get("fused"))
         self._parameter = parameter
@@ -132,7 +159,10 @@ class _StateEntries:
         self._host_tensors = host_tensors
 
     def restored(self, saved: Any, loaded: Any, path: Path) -> Any:
-        """Return a loaded entry as it was saved. Values that the optimizer has made while it loaded stay."""
+        """Return a loaded entry as it was saved.
+
+        Values that the optimizer has made while it loaded stay.
+        """
         import torch
 
         if isinstance(saved, torch.Tensor):
@@ -146,7 +176,11 @@ class _StateEntries:
                 if key in loaded:
                     loaded[key] = self.restored(entry, loaded[key], (*path, key))
             return loaded
-        if type(saved) in (list, tuple) and type(loaded) is type(saved) and len(loaded) == len(saved):
+        if (
+            type(saved) in (list, tuple)
+            and type(loaded) is type(saved)
+            and len(loaded) == len(saved)
+        ):
             pairs = enumerate(zip(saved, loaded, strict=True))
             return type(saved)(self.restored(entry, now, (*path, k)) for k, (entry, now) in pairs)
         return loaded
@@ -154,7 +188,8 @@ class _StateEntries:
     def _restore_tensor(self, saved: Tensor, loaded: Tensor, path: Path) -> Tensor:
         is_step = len(path) == 2 and path[1] == "step"
         if is_step and self._has_device_steps:
-            return loaded  # PyTorch's kernels take float32 on the device: a fork may have switched them on
+            # PyTorch's kernels take float32 on the device: a fork may have switched them on.
+            return loaded
         dtype = saved.dtype
         if saved.dtype == self._saved_dtype and saved.dim() > 0:
             dtype = self._parameter.dtype
@@ -165,7 +200,9 @@ class _StateEntries:
 
 
 def host_tensors_of(optimizer: Optimizer) -> list[Path]:
-    """Return the places of tensors in the host's memory that belong to parameters on an accelerator."""
+    """Return the places of tensors in the host's memory that belong
+    to parameters on an accelerator.
+    """
     parameters = list_group_entries(optimizer.param_groups)
     result = []
     state = getattr(optimizer, "state", {})  # a wrapper may have none
@@ -192,7 +229,9 @@ def _iter_tensors(entry: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
 
 
 def _list_setting_devices(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return, for each group, the devices of its settings that are tensors, as the rate of a captured step is."""
+    """Return, for each group, the devices of its settings that are tensors,
+    as the rate of a captured step is.
+    """
     import torch
 
     return [

@@ -1,4 +1,6 @@
-"""The needs of hooks in a loop of the user's own: which cannot fire there, and which calls they need of it."""
+"""The needs of hooks in a loop of the user's own: which cannot fire there,
+and which calls they need of it.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -18,7 +20,10 @@ CALLS_OF_POINTS = {
     "before_val_iter": "run.val(loader)",
     "after_val_iter": "run.val(loader)",
 }
-"""The call of the loop in which each point fires. The others fire by themselves, or in `run.fire`."""
+"""The call of the loop in which each point fires.
+
+The others fire by themselves, or in `run.fire`.
+"""
 
 POINTS_OF_HOOKFLOW_LOOP = ("before_fetch", "ddp_comm")
 """The points, beside those of a test and of a prediction, that only hookflow's own loop has."""
@@ -47,7 +52,9 @@ def find_unattachable(
 
 
 def _find_obstacle(node: Node, sources: Mapping[str, Source | None]) -> str:
-    """Return why a hook cannot fire in a loop of the user's own, by its points and its source; "" if it can."""
+    """Return why a hook cannot fire in a loop of the user's own,
+    by its points and its source; "" if it can.
+    """
     points = {bound.point for bound in node.bound}
     for point in POINTS_OF_HOOKFLOW_LOOP:
         if point in points:

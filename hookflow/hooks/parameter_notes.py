@@ -1,6 +1,7 @@
 """Notes of hooks for other hooks on a parameter or a buffer, without naming one another.
 
-A note lives as long as its tensor. It holds the mask of a hook by a weak reference, so that it ends with the hook.
+A note lives as long as its tensor. It holds the mask of a hook by a weak reference, so that it ends
+with the hook.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ class ParameterNotes:
     """The notes on one parameter or buffer."""
 
     is_frozen: bool = False
-    """Whether a hook keeps the parameter as it is in this iteration, though it may have a gradient."""
+    """Whether a hook keeps the parameter as it is in this iteration,
+    though it may have a gradient.
+    """
     is_recomputed: bool = False
     """Whether a hook computes the buffer anew before each validation."""
     mask_reference: weakref.ref[Tensor] | None = None

@@ -6,7 +6,8 @@ import time
 class HookProgress:
     """How much of some work of a hook is done: `done` of `total`, which is 0 where it is unknown.
 
-    `advance` counts; another thread records what has been counted, so that a call costs no more than an addition.
+    `advance` counts; another thread records what has been counted, so that a call costs no more
+    than an addition.
     """
 
     def __init__(self, hook: str, name: str, total: int | None = None) -> None:

@@ -1,4 +1,6 @@
-"""Hooks found by `use`: registered names, hooks of other frameworks, and classes and functions of the user's."""
+"""Hooks found by `use`: registered names, hooks of other frameworks,
+and classes and functions of the user's.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +8,11 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.adapter import adapt_class, get_bases, is_class
-from hookflow.hooks.adapter_registry import find_adapter_of_class, find_adapter_of_use, has_adapter_prefix
+from hookflow.hooks.adapter_registry import (
+    find_adapter_of_class,
+    find_adapter_of_use,
+    has_adapter_prefix,
+)
 from hookflow.hooks.base import Hook
 from hookflow.pipeline.registry import HOOKS
 
@@ -19,7 +25,10 @@ class NotImported:
 
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
-    """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
+    """Return the class or function that `use` names.
+
+    Raises UserError when there is none, or it cannot be called.
+    """
     adapter = find_adapter_of_use(use, where)
     if adapter is not None:
         result: Any = adapter.find(use.partition(":")[2], where)
@@ -42,11 +51,13 @@ def is_built_in(hook: object) -> bool:
 
 
 def find_without_import(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
-    """Return `NotImported` for a hook of the user's (`--no-import`), and the class itself for one of hookflow's.
+    """Return `NotImported` for a hook of the user's (`--no-import`), and the class itself for one
+    of hookflow's.
 
     Raises UserError when the file or the module of `use` does not exist, or defines no such name.
     """
-    from hookflow.pipeline.load import missing  # loads pydantic, which `hookflow --help` does without
+    # Loads pydantic, which `hookflow --help` does without.
+    from hookflow.pipeline.load import missing
 
     if has_adapter_prefix(use):
         return NotImported

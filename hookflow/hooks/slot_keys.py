@@ -1,4 +1,6 @@
-"""Slots whose names have keys in braces, as in `model.{model}`: the arguments of a hook fill them in."""
+"""Slots whose names have keys in braces, as in `model.{model}`:
+the arguments of a hook fill them in.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,9 +14,13 @@ _SLOT_KEY_PATTERN = re.compile(r"\{(\w*)(\??)\}")
 
 
 def fill_slots(
-    slots: Iterable[str], hook: Callable[..., Any], name: str, args: Mapping[str, Any] | Sequence[Any]
+    slots: Iterable[str],
+    hook: Callable[..., Any],
+    name: str,
+    args: Mapping[str, Any] | Sequence[Any],
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the slots with their keys (see `Hook.slot_keys`), and those that have an unknown one, by that.
+    """Return the slots with their keys (see `Hook.slot_keys`), and those that have an unknown one,
+    by that.
 
     `name` is the hook's own.
     """
@@ -38,7 +44,9 @@ def fill_slots(
     return tuple(sorted(result)), lacks
 
 
-def _find_keys(hook: Callable[..., Any], name: str, args: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+def _find_keys(
+    hook: Callable[..., Any], name: str, args: Mapping[str, Any] | Sequence[Any]
+) -> Mapping[str, Any]:
     """Return the values of all keys: the arguments, what the hook makes of them, and its name."""
     whole = complete_arguments(hook, args)
     choose = getattr(hook, "slot_keys", dict)
@@ -65,7 +73,9 @@ def _names_in(value: str) -> list[str | None]:
 
 
 def _fill(slot: str, values: Iterable[str | None]) -> str:
-    """Return a slot with keys; where one is None, what stands before the part that it belongs to."""
+    """Return a slot with keys; where one is None,
+    what stands before the part that it belongs to.
+    """
     for value in values:
         begin = slot.index("{")
         end = slot.index("}") + 1

@@ -1,4 +1,6 @@
-"""A hook of a pipeline, found: its class or function, its arguments, and what it declares that it does."""
+"""A hook of a pipeline, found: its class or function, its arguments,
+and what it declares that it does.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,10 @@ from hookflow.hooks.registry import find_hook
 from hookflow.pipeline.load import Loaded
 
 FindHook = Callable[[str, Path, Where | None], Callable[..., Any]]
-"""Returns what a `use` names, relative to a folder. Raises UserError at the place where there is none."""
+"""Returns what a `use` names, relative to a folder.
+
+Raises UserError at the place where there is none.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,9 @@ class HookSpec:
 
     name: str
     make: Callable[..., Any]
-    """The class or the function that `use` names; of a foreign class, the class that its adapter has made."""
+    """The class or the function that `use` names; of a foreign class,
+    the class that its adapter has made.
+    """
     args: Mapping[str, Any] | Sequence[Any]
     """The arguments that the file gives, with the values of references in their place."""
     where: Where
@@ -33,17 +40,20 @@ class HookSpec:
     def capabilities_of(self, made: object) -> HookCapabilities:
         """Return the capabilities of the object that the class has made.
 
-        Attributes of the object count for the arguments of the same names: a subclass may have set them itself.
+        Attributes of the object count for the arguments of the same names: a subclass may have set
+        them itself.
         """
         args = complete_arguments(self.make, self.args)
         attributes = getattr(made, "__dict__", {})
         return _read_capabilities(self.name, self.make, args | attributes, self.where)
 
     def find_outside_arguments(self) -> tuple[str, ...] | None:
-        """Return the arguments that let the hook write outside the run directory; None where it writes there anyway.
+        """Return the arguments that let the hook write outside the run directory; None where it
+        writes there anyway.
 
-        An argument counts where its default is None, since the hook then writes nothing outside. A subclass that fixes
-        such an argument in its own constructor, or that gives it another default, writes outside anyway.
+        An argument counts where its default is None, since the hook then writes nothing outside. A
+        subclass that fixes such an argument in its own constructor, or that gives it another
+        default, writes outside anyway.
         """
         declared = self.capabilities.writes_outside
         if declared is True:
@@ -56,7 +66,9 @@ class HookSpec:
         return names
 
 
-def make_spec(name: str, make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], where: Where) -> HookSpec:
+def make_spec(
+    name: str, make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], where: Where
+) -> HookSpec:
     """Return the spec of a hook whose arguments are sound.
 
     Raises UserError at `where` if the hook declares something else than capabilities for them.
@@ -65,15 +77,22 @@ def make_spec(name: str, make: Callable[..., Any], args: Mapping[str, Any] | Seq
     return HookSpec(name, make, args, where, capabilities)
 
 
-def _read_capabilities(name: str, make: Callable[..., Any], args: Mapping[str, Any], where: Where) -> HookCapabilities:
+def _read_capabilities(
+    name: str, make: Callable[..., Any], args: Mapping[str, Any], where: Where
+) -> HookCapabilities:
     try:
         return read_capabilities(make, args)
     except TypeError as error:
         raise UserError(Problem(f'hook "{name}": {error}', where)) from None
 
 
-def find_specs(loaded: Loaded, names: Iterable[str], base: Path, find: FindHook = find_hook) -> dict[str, HookSpec]:
-    """Return the specs of the named hooks of a valid pipeline. Raises UserError for one that is no longer there."""
+def find_specs(
+    loaded: Loaded, names: Iterable[str], base: Path, find: FindHook = find_hook
+) -> dict[str, HookSpec]:
+    """Return the specs of the named hooks of a valid pipeline.
+
+    Raises UserError for one that is no longer there.
+    """
     specs = {}
     for name in names:
         node = loaded.pipeline.hooks[name]

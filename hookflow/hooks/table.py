@@ -42,7 +42,10 @@ from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
 Inspect = Callable[[str, Where | None], Inspection]
-"""Finds a hook by its `use`, and inspects it once. Raises UserError at the place if there is none."""
+"""Finds a hook by its `use`, and inspects it once.
+
+Raises UserError at the place if there is none.
+"""
 
 MODULE_KEYS = ("modules", "stages", "prepend", "always_call")
 PICK_KEYS = (*MODULE_KEYS, "parameters")
@@ -57,17 +60,21 @@ KEY_HINTS = {
 
 def _list_stated_points(declaration: HookNode) -> list[BindingSpec]:
     """Return the entries of the file's `points`; a name alone is one with nothing else."""
-    return [BindingSpec(at=item) if isinstance(item, str) else item for item in declaration.points or ()]
+    return [
+        BindingSpec(at=item) if isinstance(item, str) else item for item in declaration.points or ()
+    ]
 
 
 class HookTable:
     """The table of a hook, as it is declared; `problems` is what is wrong with it.
 
-    `prepended` are the points where the hook is prepended, with the place in the file; `offloads` says by point and
-    half whether it is to be offloaded there, and with which key.
+    `prepended` are the points where the hook is prepended, with the place in the file; `offloads`
+    says by point and half whether it is to be offloaded there, and with which key.
     """
 
-    def __init__(self, name: str, declaration: HookNode, loaded: Loaded, inspect: Inspect, points: Points) -> None:
+    def __init__(
+        self, name: str, declaration: HookNode, loaded: Loaded, inspect: Inspect, points: Points
+    ) -> None:
         self.name = name
         self.called = f'hook "{name}"'
         self.table = declaration
@@ -75,7 +82,8 @@ class HookTable:
         self.public_args = loaded.public.hooks[name].args
         self.compiles = bool(loaded.pipeline.run.compile)
         overfit = loaded.pipeline.run.overfit
-        self.overfit = overfit if isinstance(overfit, int) else None  # of how many batches a share is, their data know
+        # Of how many batches a share is, their data know.
+        self.overfit = overfit if isinstance(overfit, int) else None
         self.places = loaded.places
         self.points = points
         self.where = self._find_place("use")
@@ -96,7 +104,8 @@ class HookTable:
         """The values of the class; once the arguments are known to be sound, those with them."""
         self.methods = self.inspection.methods
         self._report(self.inspection.issues, self.where)
-        self.lacks: dict[str, str] = {}  # arguments that the class names and does not take, with where it does
+        # Arguments that the class names and does not take, with where it does.
+        self.lacks: dict[str, str] = {}
         self.reads = self._read_slots("reads")
         self.writes = self._read_slots("writes")
         self._report(self._find_missing_arguments(), self.where)
@@ -146,7 +155,10 @@ class HookTable:
     def unknown(self) -> Iterator[Problem]:
         """Yield a problem if the hook is not imported."""
         if self.hook is NotImported:
-            text = f"{self.called}: {self.table.use} is not imported: only the keys of this table are known"
+            text = (
+                f"{self.called}: {self.table.use} is not imported: only the keys of this table are"
+                " known"
+            )
             yield Problem(text, self.where)
 
     def _phase(self) -> Phase:
@@ -167,7 +179,9 @@ class HookTable:
         return self.inspection.names("settable")
 
     def _check_arguments(self) -> None:
-        """Report wrong arguments; where nothing is wrong with the hook, read its capabilities with them."""
+        """Report wrong arguments; where nothing is wrong with the hook,
+        read its capabilities with them.
+        """
         if self.is_class:
             filled = set()
         else:
@@ -195,12 +209,15 @@ class HookTable:
             problems += self._find_joint_problems(passed, args)
         self.problems += problems
         if not self.problems:
-            self.capabilities = make_spec(self.name, self.hook, self.table.args, self.where).capabilities
+            self.capabilities = make_spec(
+                self.name, self.hook, self.table.args, self.where
+            ).capabilities
 
     def _find_joint_problems(self, args: Mapping[str, Any], stated: Iterable[str]) -> list[Problem]:
         """Return what the class itself finds wrong with arguments that are valid one by one.
 
-        Its place is that of the first of the `stated` arguments that stands in no file, or of all of them.
+        Its place is that of the first of the `stated` arguments that stands in no file, or of all
+        of them.
         """
         check = getattr(self.hook, "check_arguments", None)
         if check is None:
@@ -233,7 +250,9 @@ class HookTable:
         return offered
 
     def _read_slots(self, verb: Verb) -> dict[str, tuple[str, ...]]:
-        """Return the slots that each method touches, as the file says, for all of them or by method, or the class."""
+        """Return the slots that each method touches, as the file says,
+        for all of them or by method, or the class.
+        """
         names = self.inspection.method_names
         if verb == "reads":
             stated = self.table.reads
@@ -253,7 +272,9 @@ class HookTable:
                     hint = nearest(name, names)
                 else:
                     hint = f"a plain function has none: {verb} = [...]"
-                self._report_problem(f'{self.called} has no method "{name}"', f"{verb}.{name}", hint)
+                self._report_problem(
+                    f'{self.called} has no method "{name}"', f"{verb}.{name}", hint
+                )
         return result | {name: tuple(sorted(slots)) for name, slots in (stated or {}).items()}
 
     def _find_missing_arguments(self) -> Iterator[Issue]:
@@ -264,8 +285,17 @@ class HookTable:
         if self.lacks:
             has = ", ".join({**dict.fromkeys(self.lacks.values())})
             names = '", "'.join(self.lacks)
-            hint = nearest(names, takes) or "an __init__ of its own takes them, too, and hands them to that of the base"
-            yield f'{getattr(self.hook, "__name__", repr(self.hook))} has {has}, and no argument "{names}"', hint
+            hint = (
+                nearest(names, takes)
+                or "an __init__ of its own takes them, too, and hands them to that of the base"
+            )
+            yield (
+                (
+                    f"{getattr(self.hook, '__name__', repr(self.hook))} has {has}, and no argument"
+                    f' "{names}"'
+                ),
+                hint,
+            )
 
     def _choose_methods(self) -> list[Method]:
         points = points_for(self.hook, named_arguments(self.hook, self.table.args))
@@ -296,7 +326,9 @@ class HookTable:
             return result
         if not self.methods and (not isinstance(self.hook, type) or is_callable_class(self.hook)):
             message = f"{self.called} is a plain function, which does not say where it belongs"
-            self._report_wrong_point(message, "use", 'name its points: points = ["after_train_epoch"]')
+            self._report_wrong_point(
+                message, "use", 'name its points: points = ["after_train_epoch"]'
+            )
         return [self._bind(method) for method in self._choose_methods()]
 
     def _bind_stated(self, k: int, spec: BindingSpec) -> Iterable[DeclaredBinding]:
@@ -310,7 +342,10 @@ class HookTable:
             return []
         has = dict.fromkeys(method.name for method in self.methods)
         if self.hook is NotImported and spec.at not in has:  # it may have a method there
-            bound = [Method(point, "", half, ()) for point, half in find_places_of_method(spec.at, self.points)]
+            bound = [
+                Method(point, "", half, ())
+                for point, half in find_places_of_method(spec.at, self.points)
+            ]
         elif isinstance(self.hook, type) and (self.methods or not is_callable_class(self.hook)):
             bound = [method for method in self.methods if spec.at == method.name]
             if not bound and self.methods:
@@ -328,11 +363,16 @@ class HookTable:
         return [self._bind(method, spec, f"points.{k}") for method in bound]
 
     def _report_wrong_point(self, message: str, key: str, hint: str = "") -> None:
-        """Report a wrong point. It might give a plain function any argument: none is reported as missing."""
+        """Report a wrong point.
+
+        It might give a plain function any argument: none is reported as missing.
+        """
         self._report_problem(message, key, hint)
         self.filled.update(parameter.name for parameter in parameters_of(self.hook))
 
-    def _bind(self, method: Method, near: BindingSpec | None = None, key: str = "") -> DeclaredBinding:
+    def _bind(
+        self, method: Method, near: BindingSpec | None = None, key: str = ""
+    ) -> DeclaredBinding:
         self.filled.update(method.names)
         at = method.point, method.half
         self.offloads[at] = self._read_stated("offload", near, key)
@@ -376,9 +416,15 @@ class HookTable:
         return getattr(self.table, name), name
 
     def _read_picks(self, point: Point, near: BindingSpec | None, key: str) -> dict[str, Any]:
-        """Return what a binding has of PICK_KEYS; `near` is its entry in the file's `points`, which stands at `key`."""
+        """Return what a binding has of PICK_KEYS; `near` is its entry in the file's `points`,
+        which stands at `key`.
+        """
         for name in PICK_KEYS:
-            if near and getattr(near, name) is not None and name not in KEYS_BY_POINT_KIND.get(point.kind, ()):
+            if (
+                near
+                and getattr(near, name) is not None
+                and name not in KEYS_BY_POINT_KIND.get(point.kind, ())
+            ):
                 if name == "parameters":
                     kind = "parameter"
                 else:
@@ -386,7 +432,8 @@ class HookTable:
                     if point.picks:
                         kind = "forward or backward"
                 self._report_problem(
-                    f"{name} is not allowed at {point.name}: it is not a {kind} point", f"{key}.{name}"
+                    f"{name} is not allowed at {point.name}: it is not a {kind} point",
+                    f"{key}.{name}",
                 )
         result: dict[str, Any] = {}
         if point.picks:
@@ -398,7 +445,8 @@ class HookTable:
         is_forward = point.name == "forward"
         if near and near.always_call is not None and not is_forward:
             self._report_problem(
-                f"{self.called}: always_call is for forward, not for {point.name}", f"{key}.always_call"
+                f"{self.called}: always_call is for forward, not for {point.name}",
+                f"{key}.always_call",
             )
         if always and self.compiles and is_forward:
             message = f"{self.called}: torch.compile does not honour always_call"
@@ -406,9 +454,16 @@ class HookTable:
         if prepend:
             self.prepended[point.name] = self._find_place(prepend_at)
         stages = self._read_stages(point.name, near, key)
-        return {**result, "stages": stages, "prepend": bool(prepend), "always_call": bool(always) and is_forward}
+        return {
+            **result,
+            "stages": stages,
+            "prepend": bool(prepend),
+            "always_call": bool(always) and is_forward,
+        }
 
-    def _read_picked(self, picks: str, point: Point, near: BindingSpec | None, key: str) -> tuple[str, ...]:
+    def _read_picked(
+        self, picks: str, point: Point, near: BindingSpec | None, key: str
+    ) -> tuple[str, ...]:
         result = tuple(self._read_stated(picks, near)[0] or self.inspection.names(picks))
         if not result and self.hook is not NotImported:
             message = f"{self.called} does not say at which {picks} {point.name} fires"
@@ -416,14 +471,22 @@ class HookTable:
         return result
 
     def _read_stages(self, point: str, near: BindingSpec | None, key: str) -> tuple[str, ...]:
-        """Return the stages that are stated. In val and test there are no gradients, and nothing goes backward."""
+        """Return the stages that are stated.
+
+        In val and test there are no gradients, and nothing goes backward.
+        """
         stages, at = self._read_stated("stages", near, key)
         if not point.startswith("full_backward"):
             return tuple(dict.fromkeys(stages or ()))
         without = [stage for stage in stages or () if stage != "train"]
         if without and (at != "stages" or "train" not in stages):
-            message = f"{self.called} never fires at {point} in {' and '.join(without)}, where gradients are off"
-            self._report_problem(message, at, 'name the points that it has to do with: points = ["forward"]')
+            message = (
+                f"{self.called} never fires at {point} in {' and '.join(without)}, where gradients"
+                " are off"
+            )
+            self._report_problem(
+                message, at, 'name the points that it has to do with: points = ["forward"]'
+            )
         return ()
 
     def _without_effect(self, bound: Sequence[DeclaredBinding]) -> Iterator[Problem]:
@@ -435,7 +498,11 @@ class HookTable:
             why = ""
             hint = f"it is at {', '.join(dict.fromkeys(point.name for point in points))}"
             key = field.rstrip("_")
-            holds = [point for point in points if key in KEYS_BY_POINT_KIND.get(point.kind, ()) or key not in PICK_KEYS]
+            holds = [
+                point
+                for point in points
+                if key in KEYS_BY_POINT_KIND.get(point.kind, ()) or key not in PICK_KEYS
+            ]
             if not holds:
                 why = f"it is at no point of a {'parameter' if key == 'parameters' else 'module'}"
             elif key == "always_call" and all(point.name != "forward" for point in holds):
@@ -448,7 +515,9 @@ class HookTable:
                 yield Problem(message, self._find_place(key), hint)
 
     def _all_edges(self, key: str) -> tuple[EdgeSpec, ...]:
-        """Return the hook-wide specs: the file's if it states any, or none; else those of the class."""
+        """Return the hook-wide specs: the file's if it states any, or none;
+        else those of the class.
+        """
         if key in self.table.model_fields_set:
             return self._edges(getattr(self.table, key), key, "file")
         return self._edges(dict.fromkeys(self.inspection.names(key)), "", "class")

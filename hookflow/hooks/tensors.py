@@ -1,8 +1,10 @@
-"""Helpers for hooks: full tensors of shards, outputs of the task, means over ranks, globs over names of parameters.
+"""Helpers for hooks: full tensors of shards, outputs of the task, means over ranks, globs over
+names of parameters.
 
-A number of an iteration is a mean over what its batch weighs: its examples, unless the task says another weight. The
-mean over many is the sum of each times its weight, over all those weights; so the ranks of a run add up theirs before
-they divide. A value of weight 0 is left out, even if it is NaN. The mean of nothing is NaN.
+A number of an iteration is a mean over what its batch weighs: its examples, unless the task says
+another weight. The mean over many is the sum of each times its weight, over all those weights; so
+the ranks of a run add up theirs before they divide. A value of weight 0 is left out, even if it is
+NaN. The mean of nothing is NaN.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 Weight = Union[float, "Tensor"]
-"""The weight of a batch in a mean: a number, or a tensor of one element, whose device is not waited for."""
+"""The weight of a batch in a mean: a number, or a tensor of one element,
+whose device is not waited for.
+"""
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -34,43 +38,55 @@ def is_sharded(tensor: Any) -> bool:
 def copy_expanded_buffers(model: nn.Module) -> None:
     """Give each buffer that `expand()` has made memory for all its elements.
 
-    Several elements are one place there, so PyTorch refuses to copy anything into it: no checkpoint could be loaded,
-    and no average swapped in.
+    Several elements are one place there, so PyTorch refuses to copy anything into it: no checkpoint
+    could be loaded, and no average swapped in.
     """
     import torch
 
     for buffer in model.buffers():
         if buffer.layout != torch.strided or buffer.is_nested:
             continue  # it has no strides
-        if any(size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True)):
+        if any(
+            size > 1 and stride == 0
+            for size, stride in zip(buffer.shape, buffer.stride(), strict=True)
+        ):
             buffer.data = buffer.detach().clone(memory_format=torch.contiguous_format)
 
 
 def is_oom(error: BaseException) -> bool:
-    """Say whether an exception means that there was no memory left: the device's, or this machine's."""
+    """Say whether an exception means that there was no memory left: the device's,
+    or this machine's.
+    """
     import torch
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # the CPU's has no type
+    # The CPU's has no type.
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this process's shard of a tensor, in the same memory; the tensor itself where it is not sharded."""
+    """Return this process's shard of a tensor, in the same memory;
+    the tensor itself where it is not sharded.
+    """
     if is_sharded(tensor):
         return tensor.to_local()  # type: ignore[attr-defined,no-any-return]
     return tensor
 
 
 def full(tensor: Tensor) -> Tensor:
-    """Return the full tensor, on every process; the tensor itself where it is not sharded. All must call it."""
+    """Return the full tensor, on every process; the tensor itself where it is not sharded.
+
+    All must call it.
+    """
     if is_sharded(tensor):
         return tensor.full_tensor()  # type: ignore[attr-defined,no-any-return]
     return tensor
 
 
 def make_shard_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor that is full on every process, sharded as another is; the tensor itself if that is not.
+    """Return a tensor that is full on every process, sharded as another is; the tensor itself if
+    that is not.
 
     Nothing goes from process to process.
     """
@@ -84,9 +100,15 @@ def make_shard_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def output(outputs: Mapping[str, Any], name: str, hook: str, hint: str = "") -> Any:
-    """Return an output of the task. Raises UserError, which names the hook, when there is none of the name."""
+    """Return an output of the task.
+
+    Raises UserError, which names the hook, when there is none of the name.
+    """
     if name not in outputs:
-        message = f'{hook} needs the output "{name}" of the task, which gives {", ".join(outputs) or "nothing"}'
+        message = (
+            f'{hook} needs the output "{name}" of the task, which gives'
+            f" {', '.join(outputs) or 'nothing'}"
+        )
         raise UserError(Problem(message, hint=nearest(name, outputs) or hint))
     return outputs[name]
 
@@ -107,7 +129,9 @@ def make_tree_key(path: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def find_wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype to compute in with tensors of a real or complex dtype: itself, float32 or complex64 at least."""
+    """Return the dtype to compute in with tensors of a real or complex dtype: itself,
+    float32 or complex64 at least.
+    """
     import torch
 
     if dtype.is_complex:
@@ -120,7 +144,9 @@ def find_wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def group_by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    """Return the tensors in groups of one dtype each, in the order in which the dtypes first come."""
+    """Return the tensors in groups of one dtype each,
+    in the order in which the dtypes first come.
+    """
     alike: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         alike.setdefault(tensor.dtype, []).append(tensor)
@@ -129,7 +155,9 @@ def group_by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
 
 @contextmanager
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Put every module into training or evaluation, and each back into its mode: one that was frozen stays frozen."""
+    """Put every module into training or evaluation, and each back into its mode:
+    one that was frozen stays frozen.
+    """
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:
@@ -145,7 +173,9 @@ def enter_evaluation(model: nn.Module) -> AbstractContextManager[None]:
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters by name; one that several modules share (tied weights) has several names."""
+    """Return the parameters by name; one that several modules share
+    (tied weights) has several names.
+    """
     return dict(model.named_parameters(remove_duplicate=False))
 
 
@@ -153,7 +183,9 @@ def matches(name: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-def matching(parameters: Mapping[str, nn.Parameter], globs: Sequence[str]) -> dict[str, nn.Parameter]:
+def matching(
+    parameters: Mapping[str, nn.Parameter], globs: Sequence[str]
+) -> dict[str, nn.Parameter]:
     """Return the parameters that globs pick; a shared one once, by the first name that matches."""
     result: dict[int, tuple[str, nn.Parameter]] = {}
     for name, parameter in parameters.items():
@@ -163,12 +195,16 @@ def matching(parameters: Mapping[str, nn.Parameter], globs: Sequence[str]) -> di
 
 
 def class_names(modules: Iterable[nn.Module]) -> list[str]:
-    """Return the names of the modules' classes and of those that they are derived from, each once."""
+    """Return the names of the modules' classes and of those that
+    they are derived from, each once.
+    """
     return list(dict.fromkeys(kind.__name__ for module in modules for kind in type(module).__mro__))
 
 
 def no_match(glob: str, names: Collection[str], what: str) -> tuple[str, str] | None:
-    """Return that a glob matches none of these names of `what`, and a hint at what may be meant; None if it does."""
+    """Return that a glob matches none of these names of `what`,
+    and a hint at what may be meant; None if it does.
+    """
     if any(fnmatchcase(name, glob) for name in names):
         return None
     there = ", ".join(filter(None, [*names][:8]))
@@ -248,7 +284,9 @@ class WeightedSum:
         self.weight = weight
 
     def add(self, value: float | Tensor, weight: Weight) -> None:
-        """Add a number, or a tensor without a graph; from the second on, all are on the device of the latest."""
+        """Add a number, or a tensor without a graph; from the second on,
+        all are on the device of the latest.
+        """
         if not isinstance(weight, (int, float)):
             value = on_device(value, weight.device)
             self.total = on_device(self.total, weight.device) + weighted(value, weight)
@@ -274,11 +312,15 @@ class WeightedSum:
 
 
 NAME_SLOTS = 32
-"""Numbers over ranks are sent in multiples of so many, since ranks with other names may have fewer or more."""
+"""Numbers over ranks are sent in multiples of so many,
+since ranks with other names may have fewer or more.
+"""
 
 
 class RankMeans:
-    """The means of numbers over all ranks, which must have numbers of the same names: others are refused."""
+    """The means of numbers over all ranks, which must have numbers of the same names:
+    others are refused.
+    """
 
     def __init__(self) -> None:
         self._latest: tuple[str, ...] = ()
@@ -286,8 +328,8 @@ class RankMeans:
     def over_ranks(self, run: Run, sums: Sums) -> dict[str, Tensor]:
         """Return the mean of each number over the weights of all ranks, which all must call it.
 
-        Raises UserError where ranks have other names. On a GPU the rank raises whose names have changed, since it alone
-        waits to learn of it; the means are NaN on all.
+        Raises UserError where ranks have other names. On a GPU the rank raises whose names have
+        changed, since it alone waits to learn of it; the means are NaN on all.
         """
         import torch
 
@@ -300,13 +342,22 @@ class RankMeans:
         mark = crc32("\0".join(names).encode())
         header = [on_device(float(mark), run.device), on_device(1.0, run.device)]
         padding = [torch.zeros_like(header[0])] * (-len(names) % NAME_SLOTS)
-        sent = [*header, *(totals[name] for name in names), *padding, *(weights[name] for name in names), *padding]
+        sent = [
+            *header,
+            *(totals[name] for name in names),
+            *padding,
+            *(weights[name] for name in names),
+            *padding,
+        ]
         mark_sum, ranks, *numbers = run.sum(torch.stack(sent))
         agrees = mark_sum == ranks * mark
         if run.device.type == "cpu" or names != self._latest:
             self._latest = names
             if not agrees:
-                message = f"the ranks have numbers of different names; this one has {', '.join(names) or 'none'}"
+                message = (
+                    "the ranks have numbers of different names; this one has"
+                    f" {', '.join(names) or 'none'}"
+                )
                 hint = "let the task return numbers of the same names on all ranks"
                 raise UserError(Problem(message, hint=hint))
         means = {}
@@ -323,7 +374,10 @@ def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float | 
     Raises UserError, which names the hook, without a loss.
     """
     loss = on_device(output(outputs, "loss", hook), run.device)
-    sums = {"loss": (weighted(loss, run.batch_weight), run.batch_weight), "weight": (run.batch_weight, 1)}
+    sums = {
+        "loss": (weighted(loss, run.batch_weight), run.batch_weight),
+        "weight": (run.batch_weight, 1),
+    }
     means = RankMeans().over_ranks(run, sums)
     if means["weight"] > 0:
         return float(means["loss"])
@@ -331,7 +385,9 @@ def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float | 
 
 
 class Window:
-    """The numbers of the last `length` iterations up to the newest one that had a number of the name."""
+    """The numbers of the last `length` iterations up to the newest one
+    that had a number of the name.
+    """
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -339,10 +395,13 @@ class Window:
         """By name: iteration, the number times its weight, the weight."""
 
     def add(self, it: int, numbers: Mapping[str, Tensor], weight: Weight) -> None:
-        """Take in the numbers of the iteration `it`, and forget those of their names that are too old."""
+        """Take in the numbers of the iteration `it`,
+        and forget those of their names that are too old.
+        """
         for name, value in numbers.items():
             kept = self._kept.setdefault(name, deque())
-            while kept and kept[-1][0] >= it:  # a fork with other batches counts its iterations anew
+            # A fork with other batches counts its iterations anew.
+            while kept and kept[-1][0] >= it:
                 kept.pop()
             kept.append((it, weighted(value, weight), weight))
             while kept[0][0] <= it - self.length:
@@ -350,7 +409,9 @@ class Window:
 
     def sums(self, names: Iterable[str]) -> Sums:
         states = {name: _state(self._kept[name]) for name in names}
-        return {name: (state["total"].sum(), sum(state["examples"])) for name, state in states.items()}
+        return {
+            name: (state["total"].sum(), sum(state["examples"])) for name, state in states.items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         return {name: _state(kept) for name, kept in self._kept.items()}
@@ -364,7 +425,9 @@ class Window:
 
 
 def _state(kept: Iterable[tuple[int, Tensor, Weight]]) -> dict[str, Any]:
-    """Return the columns, the totals on the device of the newest one: a resume loads them into the host's memory."""
+    """Return the columns, the totals on the device of the newest one:
+    a resume loads them into the host's memory.
+    """
     import torch
 
     its, totals, weights = zip(*kept, strict=True)
@@ -391,7 +454,10 @@ class EpochSums:
         return {name: (item.total, item.weight) for name, item in self._sums.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "sums": {name: list(pair) for name, pair in self.sums().items()}}
+        return {
+            "epoch": self._epoch,
+            "sums": {name: list(pair) for name, pair in self.sums().items()},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._epoch = state["epoch"]

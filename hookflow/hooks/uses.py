@@ -1,8 +1,9 @@
-"""The contents of a hook's source, by its syntax tree: calls on the run, and the data flow that follows.
+"""The contents of a hook's source, by its syntax tree: calls on the run, and the data flow that
+follows.
 
-Only certain calls are found. The run is the parameter `run` of a method at a point. A method of the same object that is
-given it in a call has it too. A function that binds the name to anything else is passed over, and so is a function
-inside of one: the time of its call is unknown.
+Only certain calls are found. The run is the parameter `run` of a method at a point. A method of the
+same object that is given it in a call has it too. A function that binds the name to anything else
+is passed over, and so is a function inside of one: the time of its call is unknown.
 """
 
 import ast
@@ -42,15 +43,17 @@ class Source:
 
 
 Sources = Mapping[str, Mapping[str, Source | None]]
-"""The source of each hook's methods, by the names of both; None where it is not written in Python."""
+"""The source of each hook's methods, by the names of both;
+None where it is not written in Python.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AttributeUse:
     """`run.name` in the source of a hook; `call` is the call of it, where it is called.
 
-    `half` is the half of an `around_X` that it stands in, "whole" in a plain method, and None where that is not known.
-    `is_certain` says that each call of the method comes to it.
+    `half` is the half of an `around_X` that it stands in, "whole" in a plain method, and None where
+    that is not known. `is_certain` says that each call of the method comes to it.
     """
 
     name: str
@@ -62,7 +65,9 @@ class AttributeUse:
 
 @dataclass(frozen=True, slots=True)
 class KeyAssignment:
-    """`argument["key"] = …` in the source of a hook; `half` and `is_certain` are as in `AttributeUse`."""
+    """`argument["key"] = …` in the source of a hook;
+    `half` and `is_certain` are as in `AttributeUse`.
+    """
 
     key: str
     where: Where
@@ -71,13 +76,19 @@ class KeyAssignment:
 
 
 def in_words(where: Where) -> str:
-    """Return a place in a source: the file, relative to the current folder where it lies below it, and the line."""
+    """Return a place in a source: the file, relative to the current folder where
+    it lies below it, and the line.
+    """
     path = Path(where.source)
-    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{where.line}"
+    return (
+        f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{where.line}"
+    )
 
 
 def source_of(hook: Callable[..., Any] | None, method: str) -> Source | None:
-    """Return the function that is called for a hook at a point; None for what is not written in Python."""
+    """Return the function that is called for a hook at a point;
+    None for what is not written in Python.
+    """
     if isinstance(hook, type):
         return _method_of(hook.__mro__, method or "__call__")
     while isinstance(hook, partial):
@@ -100,7 +111,9 @@ def _method_of(mro: tuple[type, ...], name: str) -> Source | None:
 
 
 def _in_python(result: Any, *more: Any) -> Source | None:
-    """Return a function as it is written, below decorators that keep what they wrap (`torch.no_grad`)."""
+    """Return a function as it is written, below decorators that keep
+    what they wrap (`torch.no_grad`).
+    """
     function = None
     if isinstance(result, FunctionType):
         function = inspect.unwrap(result)
@@ -111,14 +124,18 @@ def _in_python(result: Any, *more: Any) -> Source | None:
 
 def find_uses(source: Source | None, names: Collection[str]) -> Iterator[AttributeUse]:
     """Yield the uses of attributes of the run called `names` in a method that is given `run`."""
-    if source and any(name in names or _method_of(source.mro, name) for name in _names(source.function.__code__)):
+    if source and any(
+        name in names or _method_of(source.mro, name) for name in _names(source.function.__code__)
+    ):
         for use in _all_uses(source):
             if use.name in names:
                 yield use
 
 
 def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where]]:
-    """Yield the keys that a method looks up in an argument that it is given, as in `metrics["accuracy"]`."""
+    """Yield the keys that a method looks up in an argument that it is given,
+    as in `metrics["accuracy"]`.
+    """
     tree = None
     if source:
         tree = _tree(source.function)
@@ -127,17 +144,25 @@ def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where
     for node in _iter_own_nodes(tree):
         match node:
             case (
-                ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key), ctx=ast.Load())
+                ast.Subscript(
+                    value=ast.Name(id=name), slice=ast.Constant(value=str() as key), ctx=ast.Load()
+                )
                 | ast.Call(
-                    func=ast.Attribute(value=ast.Name(id=name), attr="get"), args=[ast.Constant(value=str() as key), *_]
+                    func=ast.Attribute(value=ast.Name(id=name), attr="get"),
+                    args=[ast.Constant(value=str() as key), *_],
                 )
             ) if name == argument:
                 yield key, source.where(node)
 
 
 def keys_set(source: Source | None, argument: str) -> Iterator[KeyAssignment]:
-    """Yield the keys that a method sets in an argument, or in what the run has by its name: `run.metrics["x"] = 1`."""
-    if source is None or argument not in (*(code := source.function.__code__).co_varnames, *_names(code)):
+    """Yield the keys that a method sets in an argument, or in what the run has by its name:
+    `run.metrics["x"] = 1`.
+    """
+    if source is None or argument not in (
+        *(code := source.function.__code__).co_varnames,
+        *_names(code),
+    ):
         return  # most sources stay unread
     tree = _tree(source.function)
     is_parameter = argument in inspect.getargs(code).args
@@ -148,7 +173,9 @@ def keys_set(source: Source | None, argument: str) -> Iterator[KeyAssignment]:
     for node in _iter_own_nodes(tree):
         match node:
             case ast.Subscript(
-                value=(ast.Name(id=name) | ast.Attribute(value=ast.Name(id="run"), attr=name)) as owner,
+                value=(
+                    ast.Name(id=name) | ast.Attribute(value=ast.Name(id="run"), attr=name)
+                ) as owner,
                 slice=ast.Constant(value=str() as key),
                 ctx=ast.Store(),
             ) if name == argument and (is_parameter or isinstance(owner, ast.Attribute)):
@@ -156,25 +183,44 @@ def keys_set(source: Source | None, argument: str) -> Iterator[KeyAssignment]:
 
 
 def _find_returned_value(source: Source | None) -> Where | None:
-    """Return where a method of the user's returns a value, other than what a call on the run gives."""
+    """Return where a method of the user's returns a value,
+    other than what a call on the run gives.
+    """
     if source is None or (source.function.__module__ or "").startswith("hookflow."):
         return None
     if tree := _tree(source.function):
         for node in _iter_own_nodes(tree):
             match node:
-                case ast.Return(value=None | ast.Constant() | ast.Call(func=ast.Attribute(value=ast.Name(id="run")))):
+                case ast.Return(
+                    value=None
+                    | ast.Constant()
+                    | ast.Call(func=ast.Attribute(value=ast.Name(id="run")))
+                ):
                     pass
                 case ast.Return(value=ast.expr() as value) if not _is_none(value, source):
                     return source.where(value)
     return None
 
 
-GIVES_NONE = ("append", "clear", "extend", "insert", "update", "debug", "info", "warning", "error", "exception")
+GIVES_NONE = (
+    "append",
+    "clear",
+    "extend",
+    "insert",
+    "update",
+    "debug",
+    "info",
+    "warning",
+    "error",
+    "exception",
+)
 """Methods of Python's containers and loggers, which return None."""
 
 
 def _is_none(value: ast.expr, source: Source, depth: int = 0) -> bool:
-    """Say whether an expression is None by its source: a call of a function that returns nothing, say."""
+    """Say whether an expression is None by its source:
+    a call of a function that returns nothing, say.
+    """
     match value:
         case ast.Constant(value=None):
             return True
@@ -219,11 +265,16 @@ LOCAL_CALL_PREFIXES = ("get_", "is_")
 """How the names of functions of torch.distributed begin that talk to no other rank."""
 
 NEEDS_ALL_RANKS = frozenset({"sum", "mean", "loss"})
-"""The calls on the run that all ranks must make. The gradients of `run.loss` are averaged over them."""
+"""The calls on the run that all ranks must make.
+
+The gradients of `run.loss` are averaged over them.
+"""
 
 
 def find_collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
-    """Yield the calls of a method, and of its object's methods that it calls, by which ranks talk to one another."""
+    """Yield the calls of a method, and of its object's methods that it calls,
+    by which ranks talk to one another.
+    """
     seen = set[Source]()
     if source:
         waiting = [source]
@@ -239,9 +290,9 @@ def find_collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
         for call in (node for node in _iter_own_nodes(tree) if isinstance(node, ast.Call)):
             called = _value(call.func, names)
             name = getattr(called, "__name__", "")
-            if str(getattr(called, "__module__", "")).startswith(DISTRIBUTED_MODULE) and not name.startswith(
-                LOCAL_CALL_PREFIXES
-            ):
+            if str(getattr(called, "__module__", "")).startswith(
+                DISTRIBUTED_MODULE
+            ) and not name.startswith(LOCAL_CALL_PREFIXES):
                 yield f"torch.distributed.{name}", current.where(call)
             elif isinstance(call.func, ast.Attribute):
                 if call.func.attr == "full_tensor":  # of a DTensor
@@ -251,7 +302,9 @@ def find_collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
 
 
 def find_collective_problems(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
-    """Yield a warning for each call in a hook of rank 0 alone that waits for the other ranks, which do not come."""
+    """Yield a warning for each call in a hook of rank 0 alone that waits for the other ranks,
+    which do not come.
+    """
     if node.hook.ranks != "zero":
         return
     calls: dict[Where, str] = {}
@@ -259,12 +312,20 @@ def find_collective_problems(sources: Mapping[str, Source | None], node: Node) -
         source = sources[bound.method]
         calls.update((where, name) for name, where in find_collectives(source))
         if "run" in bound.takes:
-            calls.update((use.where, f"run.{use.name}") for use in find_uses(source, NEEDS_ALL_RANKS) if use.call)
+            calls.update(
+                (use.where, f"run.{use.name}")
+                for use in find_uses(source, NEEDS_ALL_RANKS)
+                if use.call
+            )
     for where, name in calls.items():
-        message = f'hook "{node.hook.name}" fires on rank 0 alone and calls {name} ({in_words(where)})'
+        message = (
+            f'hook "{node.hook.name}" fires on rank 0 alone and calls {name} ({in_words(where)})'
+        )
         hint = 'let it fire on all ranks: ranks = "all"'
         yield Problem(
-            f"{message}, which needs all ranks: with several, it would wait for them in vain", node.where, hint
+            f"{message}, which needs all ranks: with several, it would wait for them in vain",
+            node.where,
+            hint,
         )
 
 
@@ -279,7 +340,10 @@ def _find_imported(tree: FunctionTree) -> dict[str, Any]:
                 )
         elif isinstance(node, ast.ImportFrom):
             module = sys.modules.get(node.module or "")
-            result |= {alias.asname or alias.name: getattr(module, alias.name, None) for alias in node.names}
+            result |= {
+                alias.asname or alias.name: getattr(module, alias.name, None)
+                for alias in node.names
+            }
     return result
 
 
@@ -287,7 +351,9 @@ def _value(expression: ast.expr, names: Mapping[str, Any]) -> Any:
     """Return what a name, or an attribute of a module, stands for."""
     if isinstance(expression, ast.Name):
         return names.get(expression.id)
-    if isinstance(expression, ast.Attribute) and isinstance(owner := _value(expression.value, names), ModuleType):
+    if isinstance(expression, ast.Attribute) and isinstance(
+        owner := _value(expression.value, names), ModuleType
+    ):
         return getattr(owner, expression.attr, None)
     return None
 
@@ -316,17 +382,26 @@ def _find(source: Source, run: str, seen: set[tuple[Source, str]]) -> Iterator[A
             is_certain = node in certain
             if _is(node.value, run):
                 yield AttributeUse(node.attr, source.where(node), call, half, is_certain)
-            elif call and is_method and _is(node.value, this) and (helper := _method_of(source.mro, node.attr)):
+            elif (
+                call
+                and is_method
+                and _is(node.value, this)
+                and (helper := _method_of(source.mro, node.attr))
+            ):
                 for parameter in _parameters_given(call, run, helper):
                     for use in _find(helper, parameter, seen):
                         yield replace(use, half=half, is_certain=is_certain and use.is_certain)
 
 
 class _MethodHalves:
-    """The halves of a method by its `yield`: what stands before the first one, and what stands after the last one."""
+    """The halves of a method by its `yield`: what stands before the first one,
+    and what stands after the last one.
+    """
 
     def __init__(self, tree: FunctionTree) -> None:
-        yields = [node for node in _iter_own_nodes(tree) if isinstance(node, ast.Yield | ast.YieldFrom)]
+        yields = [
+            node for node in _iter_own_nodes(tree) if isinstance(node, ast.Yield | ast.YieldFrom)
+        ]
         self._places = sorted((node.lineno, node.col_offset) for node in yields)
 
     def of(self, node: ast.expr) -> Half | None:
@@ -350,7 +425,14 @@ def _always_evaluated(tree: FunctionTree) -> set[ast.AST]:
         match part:
             case ast.If(test=condition) | ast.While(test=condition) | ast.For(iter=condition):
                 result.update(_always_within(condition))
-            case ast.Expr() | ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Return() | ast.expr():
+            case (
+                ast.Expr()
+                | ast.Assign()
+                | ast.AnnAssign()
+                | ast.AugAssign()
+                | ast.Return()
+                | ast.expr()
+            ):
                 result.update(_always_within(part))
         if any(isinstance(node, LEAVING_STATEMENTS) for node in ast.walk(part)):
             break
@@ -390,7 +472,9 @@ def _always_parts(node: ast.AST) -> list[ast.AST]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in a code, also inside of comprehensions: most sources stay unread."""
+    """Yield the names of globals and attributes in a code, also inside of comprehensions:
+    most sources stay unread.
+    """
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -399,7 +483,8 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def _parameters_given(call: ast.Call, run: str, helper: Source) -> Iterator[str]:
     in_place = takewhile(lambda argument: not isinstance(argument, ast.Starred), call.args)
-    parameters = inspect.getargs(helper.function.__code__).args  # keyword arguments follow the others
+    # Keyword arguments follow the others.
+    parameters = inspect.getargs(helper.function.__code__).args
     names = parameters[helper.takes_self : helper.function.__code__.co_argcount]
     yield from (name for name, argument in zip(names, in_place, strict=False) if _is(argument, run))
     for k in call.keywords:
@@ -418,7 +503,9 @@ def _body(tree: FunctionTree) -> list[ast.AST]:
 
 
 def _iter_own_nodes(tree: FunctionTree) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body in the order of its source, without functions and classes in it."""
+    """Yield the nodes of a function's body in the order of its source,
+    without functions and classes in it.
+    """
     waiting = _body(tree)[::-1]
     while waiting:
         node = waiting.pop()
@@ -428,24 +515,31 @@ def _iter_own_nodes(tree: FunctionTree) -> Iterator[ast.AST]:
 
 
 _ONLY_NAME = (ast.Attribute, ast.keyword, ast.arg, ast.Constant, ast.MatchClass)
-"""Nodes that may hold a name without binding it in the function; every other node that holds it does."""
+"""Nodes that may hold a name without binding it in the function;
+every other node that holds it does.
+"""
 
 
 def _is_binding(tree: FunctionTree, name: str) -> bool:
-    """Say whether a function gives another value to a name, be it by an import, a loop, or `nonlocal`."""
+    """Say whether a function gives another value to a name, be it by an import,
+    a loop, or `nonlocal`.
+    """
     for node in (inside for part in _body(tree) for inside in ast.walk(part)):
         if isinstance(node, ast.Name):
             if node.id == name and not isinstance(node.ctx, ast.Load):
                 return True
         elif not isinstance(node, _ONLY_NAME) and any(
-            value == name or (isinstance(value, list) and name in value) for _, value in ast.iter_fields(node)
+            value == name or (isinstance(value, list) and name in value)
+            for _, value in ast.iter_fields(node)
         ):
             return True
     return False
 
 
 def _tree(function: FunctionType) -> FunctionTree | None:
-    """Return the source of a function; None where it cannot be read, or may be that of another one."""
+    """Return the source of a function; None where it cannot be read,
+    or may be that of another one.
+    """
     code = function.__code__
     result = _parse_functions(code.co_filename).get((code.co_name, code.co_firstlineno), ())
     if len(result) == 1:
@@ -468,11 +562,16 @@ def _parse_functions(file: str) -> Mapping[tuple[str, int], list[FunctionTree]]:
     return result
 
 
-REPLACEMENT_HINTS = {**dict.fromkeys(WITH_A_BATCH, "run.replace_batch(batch)"), "after_forward": 'outputs["loss"] = …'}
+REPLACEMENT_HINTS = {
+    **dict.fromkeys(WITH_A_BATCH, "run.replace_batch(batch)"),
+    "after_forward": 'outputs["loss"] = …',
+}
 """By the point at which a hook may replace what it is given: how."""
 
 METRICS_MADE = ("after_val_epoch", "after_test_epoch", "after_val", "after_test")
-"""The points at which hooks may add metrics: those of a set, and at the last two those of all sets together."""
+"""The points at which hooks may add metrics: those of a set,
+and at the last two those of all sets together.
+"""
 
 
 AFTER_ERROR = {
@@ -495,12 +594,16 @@ class RefusedCalls:
 
 
 def find_refused_calls(
-    sources: Mapping[str, Source | None], node: Node, surely_fires: Callable[[DeclaredBinding], bool]
+    sources: Mapping[str, Source | None],
+    node: Node,
+    surely_fires: Callable[[DeclaredBinding], bool],
 ) -> RefusedCalls:
-    """Return the calls on the run in a hook's source at a wrong point, or without their declared slots.
+    """Return the calls on the run in a hook's source at a wrong point, or without their declared
+    slots.
 
-    Also metrics that are set where they are complete, and a batch or outputs that a method returns. A call ends each
-    run where each firing comes to it, the hook `surely_fires`, and its `on_error` is "raise".
+    Also metrics that are set where they are complete, and a batch or outputs that a method returns.
+    A call ends each run where each firing comes to it, the hook `surely_fires`, and its `on_error`
+    is "raise".
     """
     result = RefusedCalls([], [])
     wrong: dict[tuple[str, Where], WrongCall] = {}  # by the call and its place in the source
@@ -511,7 +614,9 @@ def find_refused_calls(
     for bound in node.bound:
         source = sources[bound.method]
         for assigned in _find_refused_metrics(source, bound):
-            result.add(_make_metrics_problem(assigned, node, bound), is_fatal_each_run(assigned, bound))
+            result.add(
+                _make_metrics_problem(assigned, node, bound), is_fatal_each_run(assigned, bound)
+            )
         if bound.point in REPLACEMENT_HINTS:
             returned = _find_returned_value(source)
             if returned is not None:
@@ -545,7 +650,9 @@ def _find_refused_metrics(source: Source | None, bound: DeclaredBinding) -> Iter
 
 
 def _find_refused_uses(source: Source | None, bound: DeclaredBinding) -> Iterator[AttributeUse]:
-    """Yield the calls on the run that the point does not allow, or whose slot the method does not declare."""
+    """Yield the calls on the run that the point does not allow,
+    or whose slot the method does not declare.
+    """
     if "run" not in bound.takes:
         return
     for use in find_uses(source, WRITE_CALLS):
@@ -560,12 +667,18 @@ def _make_metrics_problem(assigned: KeyAssignment, node: Node, bound: DeclaredBi
     place = in_words(assigned.where)
     message = f'hook "{node.hook.name}" sets metrics["{assigned.key}"] at {bound.point} ({place})'
     outcome = AFTER_ERROR[node.hook.on_error]
-    hint = f'a metric is set at {" and ".join(METRICS_MADE)}; run.log("{assigned.key}", …) logs a number at any point'
+    hint = (
+        f'a metric is set at {" and ".join(METRICS_MADE)}; run.log("{assigned.key}", …) logs a'
+        " number at any point"
+    )
     return Problem(f"{message}, where no hook may, {outcome}", node.where, hint)
 
 
 def _return_problem(returned: Where, node: Node, bound: DeclaredBinding) -> Problem:
-    message = f'hook "{node.hook.name}" returns a value at {bound.point} ({in_words(returned)}), which nothing takes'
+    message = (
+        f'hook "{node.hook.name}" returns a value at {bound.point} ({in_words(returned)}), which'
+        " nothing takes"
+    )
     return Problem(message, node.where, f"to change it: {REPLACEMENT_HINTS[bound.point]}")
 
 
@@ -585,7 +698,9 @@ def _call_problem(call: WrongCall, node: Node) -> Problem:
 
 
 def _is_executed_at(found: AttributeUse | KeyAssignment, bound: DeclaredBinding) -> bool:
-    """Return whether a statement of a method is executed at a binding's point; of an `around_X`, one half is."""
+    """Return whether a statement of a method is executed at a binding's point;
+    of an `around_X`, one half is.
+    """
     return found.half == "whole" or bound.half == "whole" or found.half == bound.half
 
 
@@ -599,13 +714,16 @@ Logged = Sequence[Sequence[str]]
 
 
 MEAN_HINT = (
-    'mean = "epoch" in the args of a hook `log` logs it; another hook that does declares writes = ["scalars.%s"]'
+    'mean = "epoch" in the args of a hook `log` logs it; another hook that does declares writes ='
+    ' ["scalars.%s"]'
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarFindings:
-    """The numbers that hooks read in their conditions and write to the log, by hook and binding, and what is wrong."""
+    """The numbers that hooks read in their conditions and write to the log, by hook and binding,
+    and what is wrong.
+    """
 
     reads: Mapping[str, SlotsByBinding]
     writes: Mapping[str, SlotsByBinding]
@@ -614,12 +732,16 @@ class ScalarFindings:
 
 
 def find_scalars(nodes: Nodes, sources: Sources) -> ScalarFindings:
-    """Return the numbers that hooks read and write, those that are never logged, and warnings of misspelt names."""
+    """Return the numbers that hooks read and write, those that are never logged,
+    and warnings of misspelt names.
+    """
     return _ScalarFinder(nodes, sources).find()
 
 
 class _ScalarFinder:
-    """Finds the numbers of a pipeline: `named` in conditions, `declared` as reads of hooks, and `logged` by methods."""
+    """Finds the numbers of a pipeline: `named` in conditions, `declared` as reads of hooks,
+    and `logged` by methods.
+    """
 
     def __init__(self, nodes: Nodes, sources: Sources) -> None:
         self._nodes = nodes
@@ -633,7 +755,9 @@ class _ScalarFinder:
                 when = binding.trigger.when
                 if when:
                     self._named[when] = when.names
-                self._logged[name, binding.method] = _find_logged_names(sources[name][binding.method], binding)
+                self._logged[name, binding.method] = _find_logged_names(
+                    sources[name][binding.method], binding
+                )
                 self._written.update(binding.writes)
                 numbers = []
                 for slot in binding.reads:
@@ -652,18 +776,25 @@ class _ScalarFinder:
         writes: dict[str, dict[BindingKey, Collection[str]]] = {}
         if not wanted:
             return ScalarFindings(reads, writes, [], [])
-        slots_of_condition = {when: self._find_read_slots(names) for when, names in self._named.items()}
+        slots_of_condition = {
+            when: self._find_read_slots(names) for when, names in self._named.items()
+        }
         for name, node in self._nodes.items():
             reads[name] = {}
             writes[name] = {}
             for binding in node.bound:
-                if binding.trigger.when and binding.half != "exit":  # it is evaluated where the first half fires
+                # It is evaluated where the first half fires.
+                if binding.trigger.when and binding.half != "exit":
                     reads[name][binding.key] = slots_of_condition[binding.trigger.when]
                 writes[name][binding.key] = self._find_written_slots(binding, wanted)
-        return ScalarFindings(reads, writes, list(self._find_never_logged()), list(self._find_misspelt()))
+        return ScalarFindings(
+            reads, writes, list(self._find_never_logged()), list(self._find_misspelt())
+        )
 
     def _find_logged_twice(self) -> set[str]:
-        """Return the numbers that two hooks log at one point, each by a name that is a plain string."""
+        """Return the numbers that two hooks log at one point,
+        each by a name that is a plain string.
+        """
         first_logger: dict[tuple[str, str], str] = {}
         twice = set()
         for name, node in self._nodes.items():
@@ -677,7 +808,9 @@ class _ScalarFinder:
         return twice
 
     def _find_read_slots(self, names: Collection[str]) -> set[str]:
-        """Return the slots of the names in a condition; a bare name is a number, and a metric if a hook makes one."""
+        """Return the slots of the names in a condition; a bare name is a number,
+        and a metric if a hook makes one.
+        """
         slots = set()
         for name in names:
             if name.startswith(METRIC_PREFIX):
@@ -706,14 +839,18 @@ class _ScalarFinder:
                     yield Problem(message, self._nodes[name].where, MEAN_HINT % number)
 
     def _find_misspelt(self) -> Iterator[Problem]:
-        """Yield a warning for each name of a condition that no hook gives, and nearly one that a hook gives."""
+        """Yield a warning for each name of a condition that no hook gives,
+        and nearly one that a hook gives.
+        """
         metrics = set()
         for slot in self._written:
             if slot.startswith(METRIC_PREFIX):
                 metrics.add(slot.removeprefix(METRIC_PREFIX))
         known = metrics | {log for log in self._all_logs if UNKNOWN_PART not in log}
         for name, node in self._nodes.items():
-            conditions = dict.fromkeys(binding.trigger.when for binding in node.bound if binding.trigger.when)
+            conditions = dict.fromkeys(
+                binding.trigger.when for binding in node.bound if binding.trigger.when
+            )
             for when in conditions:
                 for stated in sorted(self._named[when]):
                     bare = stated.removeprefix(METRIC_PREFIX)
@@ -721,7 +858,10 @@ class _ScalarFinder:
                         continue
                     suggestion = _nearest_number(bare, known)
                     if suggestion:
-                        text = f'hook "{name}": the condition "{when}" names "{stated}", which no hook gives'
+                        text = (
+                            f'hook "{name}": the condition "{when}" names "{stated}", which no hook'
+                            " gives"
+                        )
                         yield Problem(text, node.where, f'did you mean "{suggestion}"?')
 
 
@@ -745,7 +885,9 @@ def _find_logged_names(source: Source | None, bound: DeclaredBinding) -> Logged:
     for use in find_uses(source, {"log"}):
         if use.call is None:
             continue
-        arguments = use.call.args[:1] or [each.value for each in use.call.keywords if each.arg == "name"]
+        arguments = use.call.args[:1] or [
+            each.value for each in use.call.keywords if each.arg == "name"
+        ]
         for argument in arguments:
             names = _name(argument)
             if names:
@@ -754,12 +896,17 @@ def _find_logged_names(source: Source | None, bound: DeclaredBinding) -> Logged:
 
 
 def _name(argument: ast.expr) -> list[str]:
-    """Return the names that an expression may be, with UNKNOWN_PART in the place of the values of an f-string."""
+    """Return the names that an expression may be,
+    with UNKNOWN_PART in the place of the values of an f-string.
+    """
     match argument:
         case ast.Constant(value=str() as name):
             return [name]
         case ast.JoinedStr(values=parts):
-            name = "".join(str(part.value) if isinstance(part, ast.Constant) else UNKNOWN_PART for part in parts)
+            name = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else UNKNOWN_PART
+                for part in parts
+            )
             if name.strip(UNKNOWN_PART):
                 return [name]
             return []
@@ -789,8 +936,14 @@ Read = tuple[str, str, Where | None]
 
 
 def find_undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterator[Problem]:
-    """Yield a warning for each hook without slots that reads what another one writes at the same point."""
-    silent = {name for name, node in nodes.items() if not any(_is_declared(b.reads, b.writes) for b in node.bound)}
+    """Yield a warning for each hook without slots that reads what
+    another one writes at the same point.
+    """
+    silent = {
+        name
+        for name, node in nodes.items()
+        if not any(_is_declared(b.reads, b.writes) for b in node.bound)
+    }
     for point in dict.fromkeys(binding.point for binding in plan.bindings):
         writers = [binding for binding in plan.at(point) if _is_declared(binding.writes)]
         if writers:
@@ -803,7 +956,9 @@ def find_undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterato
             for read in _iter_slots_read(sources[reader.hook][reader.method], reader)
             for writer in writers
             if any(
-                read[0] == slot or read[0] in iter_wider_slots(slot) or slot in iter_wider_slots(read[0])
+                read[0] == slot
+                or read[0] in iter_wider_slots(slot)
+                or slot in iter_wider_slots(read[0])
                 for slot in writer.writes
             )
         ]
@@ -816,7 +971,9 @@ def find_undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterato
 
 
 def _is_declared(*slots: tuple[str, ...]) -> bool:
-    """Say whether any slots are such as a hook declares; numbers are found in its source and its condition."""
+    """Say whether any slots are such as a hook declares;
+    numbers are found in its source and its condition.
+    """
     return any(root(slot) != "scalars" for some in slots for slot in some)
 
 
@@ -829,23 +986,36 @@ def _iter_slots_read(source: Source | None, reader: Binding) -> Iterator[Read]:
     for argument in KEYED_ARGUMENTS:
         if argument in reader.takes:
             for key, where in keys_read(source, argument):
-                result.setdefault(f"{argument}.{key}", (f"{argument}.{key}", f'{argument}["{key}"]', where))
+                result.setdefault(
+                    f"{argument}.{key}", (f"{argument}.{key}", f'{argument}["{key}"]', where)
+                )
     if "batch" in reader.takes:
         result["batch"] = ("batch", "batch", None)
     yield from result.values()
 
 
 def _is_open(decisions: PointDecisions, item: Binding, other: Binding) -> bool:
-    """Say whether nothing that the user stated orders two bindings: no edge, no phase, no `ambiguous_with`."""
-    if item.hook == other.hook or item.phase != other.phase or decisions.may_be_turned(item.hook, other.hook):
+    """Say whether nothing that the user stated orders two bindings: no edge, no phase,
+    no `ambiguous_with`.
+    """
+    if (
+        item.hook == other.hook
+        or item.phase != other.phase
+        or decisions.may_be_turned(item.hook, other.hook)
+    ):
         return False
     first, then = sorted((item, other), key=lambda binding: binding.id)
     return not decisions.is_ordered(first, then)
 
 
-def _describe_read(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where) -> Problem:
+def _describe_read(
+    plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where
+) -> Problem:
     slot, source, line = read
-    message = f'hook "{reader.hook}" reads {source} at {reader.point}{f" ({in_words(line)})" if line else ""}'
+    message = (
+        f'hook "{reader.hook}" reads {source} at'
+        f" {reader.point}{f' ({in_words(line)})' if line else ''}"
+    )
     order = "after"
     if reader.id < writer.id:
         order = "before"

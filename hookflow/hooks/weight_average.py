@@ -1,4 +1,6 @@
-"""Hooks that keep an average of the weights: what a run, a validation and a command put in place of the weights."""
+"""Hooks that keep an average of the weights: what a run,
+a validation and a command put in place of the weights.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -13,7 +15,8 @@ NO_AVERAGE = "none"
 
 
 class WeightAverageHook(Hook):
-    """Base class of hooks that keep an average of the weights, and put it in place of them for validations and tests.
+    """Base class of hooks that keep an average of the weights, and put it in place of them for
+    validations and tests.
 
     `run.average` and the option `--average` know the average by the name of the hook.
     """
@@ -21,7 +24,9 @@ class WeightAverageHook(Hook):
     is_validated: bool = True
     """Whether validations, tests and predictions have the average; a command may say otherwise."""
     placed_at: int | None = None
-    """When the average was put in place of the weights, as a number that grows; None while it is not."""
+    """When the average was put in place of the weights, as a number that grows;
+    None while it is not.
+    """
 
     @property
     @abstractmethod
@@ -32,8 +37,8 @@ class WeightAverageHook(Hook):
     def put_in_place(self, run: Any, *, keeps_versions: bool = False) -> None:
         """Give the network the average, if it has begun.
 
-        With `keeps_versions` autograd does not count that as a change: a graph that was made before can be
-        differentiated once the weights are back.
+        With `keeps_versions` autograd does not count that as a change: a graph that was made before
+        can be differentiated once the weights are back.
         """
 
     @abstractmethod
@@ -47,23 +52,32 @@ def find_averages(hooks: Mapping[str, Any]) -> dict[str, WeightAverageHook]:
 
 
 def find_average(hooks: Mapping[str, Any], name: str) -> WeightAverageHook:
-    """Return the hook that keeps an average by its name. Raises UserError, which names those that there are."""
+    """Return the hook that keeps an average by its name.
+
+    Raises UserError, which names those that there are.
+    """
     averages = find_averages(hooks)
     if name in averages:
         return averages[name]
     if not averages:
-        raise UserError(Problem(f'there is no average "{name}"', hint="no hook keeps one; ema and swa do"))
+        raise UserError(
+            Problem(f'there is no average "{name}"', hint="no hook keeps one; ema and swa do")
+        )
     raise UserError(Problem(f'there is no average "{name}"', hint=nearest_or_all(name, averages)))
 
 
 @contextmanager
 def average_in_place(run: Any, name: str | None) -> Iterator[None]:
-    """Give the network one average and no other, or with None its own weights; afterwards it is as before."""
+    """Give the network one average and no other, or with None its own weights;
+    afterwards it is as before.
+    """
     if name is None:
         wanted = None
     else:
         wanted = find_average(run.hooks, name)
-    placed = [average for average in find_averages(run.hooks).values() if average.placed_at is not None]
+    placed = [
+        average for average in find_averages(run.hooks).values() if average.placed_at is not None
+    ]
     placed.sort(key=lambda average: average.placed_at or 0)
     is_there = placed == ([] if wanted is None else [wanted])
     if is_there:
@@ -85,7 +99,8 @@ def average_in_place(run: Any, name: str | None) -> Iterator[None]:
 def validate_average(hooks: Mapping[str, Any], name: str) -> None:
     """Let validations have the average of one hook, or with NO_AVERAGE the weights themselves.
 
-    Raises UserError where there is no such average, or it had not begun when the checkpoint was saved.
+    Raises UserError where there is no such average, or it had not begun when the checkpoint was
+    saved.
     """
     if name != NO_AVERAGE and not find_average(hooks, name).has_average:
         message = f'the checkpoint has no average "{name}": it had not begun'

@@ -10,7 +10,8 @@ from hookflow.numbers import number
 
 @dataclass(frozen=True, slots=True)
 class MetricAggregate:
-    """A number over several runs: its mean, its sample deviation (n - 1 in the denominator), and in how many it is.
+    """A number over several runs: its mean, its sample deviation (n - 1 in the denominator), and in
+    how many it is.
 
     Of one run the deviation is None. Where a value is not finite, mean and deviation are NaN.
     """

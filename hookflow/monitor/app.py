@@ -1,4 +1,7 @@
-"""The dashboard application: a run in several pages. It only reads the run directory, and sends commands through it."""
+"""The dashboard application: a run in several pages.
+
+It only reads the run directory, and sends commands through it.
+"""
 
 import math
 import time
@@ -84,7 +87,9 @@ DETAIL_SCREENS: tuple[type[PageScreen], ...] = (
 class ProcessSeen(Message):
     """A worker has looked at the processes of a run and at the machine."""
 
-    def __init__(self, directory: RunDir, process: ProcessView, machine: MachineState | None) -> None:
+    def __init__(
+        self, directory: RunDir, process: ProcessView, machine: MachineState | None
+    ) -> None:
         super().__init__()
         self.directory = directory
         self.process = process
@@ -94,16 +99,24 @@ class ProcessSeen(Message):
 class MonitorApp(Dashboard):
     """Shows the run in `run`, live; or its recording, `replay` times as fast as it was.
 
-    It begins with `page`; another run of the folder can be opened from there. With `readonly` no key asks anything of
-    the run. An attempt that a mistake ends before it has begun, after the moment `since` (seconds since 1970), closes
-    the dashboard: there is nothing to see. `child_exit` is called now and then, where the caller is the parent of the
-    process that trains: see `hookflow.runner.distributed.failures`.
+    It begins with `page`; another run of the folder can be opened from there. With `readonly` no
+    key asks anything of the run. An attempt that a mistake ends before it has begun, after the
+    moment `since` (seconds since 1970), closes the dashboard: there is nothing to see. `child_exit`
+    is called now and then, where the caller is the parent of the process that trains: see
+    `hookflow.runner.distributed.failures`.
     """
 
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {page.page_name: page for page in PAGE_SCREENS}
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+        page.page_name: page for page in PAGE_SCREENS
+    }
     COMMANDS: ClassVar[set[Any]] = {ActionProvider}
 
-    BINDINGS: ClassVar[list[BindingType]] = [*NAVIGATION_KEYS, *TRAINING_KEYS, *REPLAY_KEYS, *TERMINAL_KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *NAVIGATION_KEYS,
+        *TRAINING_KEYS,
+        *REPLAY_KEYS,
+        *TERMINAL_KEYS,
+    ]
 
     def __init__(
         self,
@@ -116,7 +129,9 @@ class MonitorApp(Dashboard):
         page: str = "overview",
         preferences: Preferences | None = None,
     ) -> None:
-        super().__init__(RunStore(run, replay=replay, readonly=readonly), preferences or Preferences())
+        super().__init__(
+            RunStore(run, replay=replay, readonly=readonly), preferences or Preferences()
+        )
         self._since = since
         self._child_exit = child_exit
         self._own_run = run
@@ -144,7 +159,9 @@ class MonitorApp(Dashboard):
 
     @property
     def page(self) -> PageScreen | None:
-        """The page on the screen; None while something lies above it, or while another page is being made."""
+        """The page on the screen; None while something lies above it,
+        or while another page is being made.
+        """
         if not self.screen_stack:
             return None
         if isinstance(self.screen, PageScreen):
@@ -201,7 +218,9 @@ class MonitorApp(Dashboard):
             self._timer = self.set_timer(1 / POLLS_PER_SECOND, self._tick)
 
     def _announce_condition(self) -> None:
-        """Let the terminal announce an end, a failure or a stall that comes while the run is watched."""
+        """Let the terminal announce an end, a failure or a stall that
+        comes while the run is watched.
+        """
         store = self.store
         if store.is_replay or store.is_behind:
             return
@@ -226,10 +245,15 @@ class MonitorApp(Dashboard):
             if request.answer["note"]:
                 note = f": {request.answer['note']}"
             severity: Severity = "information" if request.answer["ok"] else "warning"
-            self.say(f"◉ {request.text} {outcome} at iteration {request.answer['it']}{note}", severity=severity)
+            self.say(
+                f"◉ {request.text} {outcome} at iteration {request.answer['it']}{note}",
+                severity=severity,
+            )
 
     def _close_vain_question(self) -> None:
-        """Close a question about the training once it has no answer any more, since that has ended."""
+        """Close a question about the training once it has no answer any more,
+        since that has ended.
+        """
         dialog = self.screen
         if isinstance(dialog, ChoiceDialog) and dialog.about_training and self.store.health.over:
             dialog.dismiss("")
@@ -253,7 +277,9 @@ class MonitorApp(Dashboard):
             self._read_sensors(self._sensor)
 
     def _read_sensors(self, sensor: MachineSensor) -> None:
-        """Look at the process, and at the machine while the run goes on, from a thread: it may take seconds."""
+        """Look at the process, and at the machine while the run goes on, from a thread:
+        it may take seconds.
+        """
         store = self.store
         directory = store.directory
         before = store.process
@@ -277,7 +303,9 @@ class MonitorApp(Dashboard):
                 machine = sensor.look()
             self.post_message(ProcessSeen(directory, process, machine))
 
-        self.run_worker(inspect_once, thread=True, group="look", exclusive=True, exit_on_error=False)
+        self.run_worker(
+            inspect_once, thread=True, group="look", exclusive=True, exit_on_error=False
+        )
 
     def on_process_seen(self, message: ProcessSeen) -> None:
         if message.directory == self.store.directory:
@@ -351,7 +379,9 @@ class MonitorApp(Dashboard):
         self._go_to_trouble(1)
 
     def _go_to_trouble(self, step: int) -> None:
-        """Go to the newest warning or error in the log, then to older ones, or back; round and round."""
+        """Go to the newest warning or error in the log, then to older ones,
+        or back; round and round.
+        """
         numbers = [entry.number for entry in self.store.state.journal if entry.trouble]
         if not numbers:
             self.say("no warnings or errors")
@@ -517,7 +547,9 @@ class MonitorApp(Dashboard):
 
     def leave(self) -> None:
         """Leave the dashboard; the training goes on, if it does."""
-        is_over = self.store.directory == self._own_run and (self.store.is_replay or self.store.health.over)
+        is_over = self.store.directory == self._own_run and (
+            self.store.is_replay or self.store.health.over
+        )
         self.exit(DashboardResult.ENDED if is_over else DashboardResult.DETACHED)
 
     def stop_and_leave(self) -> None:
@@ -527,8 +559,12 @@ class MonitorApp(Dashboard):
 
 
 def list_bindings_by_page() -> dict[str, list[Binding]]:
-    """Return the keys of the dashboard that have a name: those of every page under "", then those of each page."""
-    pages: dict[str, list[Binding]] = {"": [*_named_bindings(MonitorApp), *_named_bindings(PageScreen)]}
+    """Return the keys of the dashboard that have a name: those of every page under "",
+    then those of each page.
+    """
+    pages: dict[str, list[Binding]] = {
+        "": [*_named_bindings(MonitorApp), *_named_bindings(PageScreen)]
+    }
     screens: tuple[type[PageScreen], ...] = (*PAGE_SCREENS, StacksScreen, *DETAIL_SCREENS)
     for screen in screens:
         own = _named_bindings(screen)
@@ -544,7 +580,9 @@ def _named_bindings(owner: type[DOMNode]) -> list[Binding]:
 
 
 def list_pages_of_actions() -> dict[str, list[str]]:
-    """Return the names that `dashboard.toml` may give keys to, each with its pages; "" stands for every page."""
+    """Return the names that `dashboard.toml` may give keys to, each with its pages;
+    "" stands for every page.
+    """
     pages: dict[str, list[str]] = {}
     for page, bindings in list_bindings_by_page().items():
         for binding in bindings:

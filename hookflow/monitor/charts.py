@@ -22,7 +22,9 @@ Unit = Literal["it", "epoch", "time"]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The x-axis, from the first value that it shows to the last; where it is `log` both are above zero."""
+    """The x-axis, from the first value that it shows to the last;
+    where it is `log` both are above zero.
+    """
 
     first: float
     last: float
@@ -31,10 +33,11 @@ class Axis:
 
     @classmethod
     def of(cls, its: Sequence[float], it: float, total: int) -> "Axis":
-        """Return the axis for values at iterations `its`, of a run that is at iteration `it` of `total`.
+        """Return the axis for values at iterations `its`, of a run that is at iteration `it` of
+        `total`.
 
-        It ends at the run's iteration, rounded up by a tenth at most, so that it holds still for a while. It begins at
-        0, unless that would leave a fifth of it empty.
+        It ends at the run's iteration, rounded up by a tenth at most, so that it holds still for a
+        while. It begins at 0, unless that would leave a fifth of it empty.
         """
         step = _round_step(it / 25)
         rounded = math.ceil(it / step) * step
@@ -100,7 +103,9 @@ class Scale:
 
     @classmethod
     def of(cls, values: Sequence[float], log: bool) -> "Scale":
-        """Return the scale from the least to the greatest value; with a margin where they are the same."""
+        """Return the scale from the least to the greatest value;
+        with a margin where they are the same.
+        """
         low = min(values)
         high = max(values)
         is_above_zero = low >= _MIN_FLOAT
@@ -118,7 +123,8 @@ class Scale:
         """Return 0 to 1 from bottom to top."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # the span itself may overflow
+        # The span itself may overflow.
+        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
 
     def at(self, place: float) -> float:
         """Return the value at a place from 0 to 1."""
@@ -132,7 +138,9 @@ MIN_FOR_PERCENTILES = 10
 
 
 def without_outliers(values: Sequence[float]) -> list[float]:
-    """Return the values from the 1st to the 99th percentile, both values that occur; all where there are few."""
+    """Return the values from the 1st to the 99th percentile, both values that occur;
+    all where there are few.
+    """
     if len(values) < MIN_FOR_PERCENTILES:
         return [*values]
     ordered = sorted(values)
@@ -141,10 +149,11 @@ def without_outliers(values: Sequence[float]) -> list[float]:
 
 
 def format_ticks(values: Sequence[float], width: int) -> list[str]:
-    """Return the values of one axis, all with the same number of decimals: three digits of what tells them apart.
+    """Return the values of one axis, all with the same number of decimals: three digits of what
+    tells them apart.
 
-    There are fewer where `width` characters do not hold them; where none tells them apart, or all are below a
-    thousandth, each has four digits.
+    There are fewer where `width` characters do not hold them; where none tells them apart, or all
+    are below a thousandth, each has four digits.
     """
     if max(map(abs, values)) < 1e-3:
         return [number_of_4_digits(value) for value in values]
@@ -200,7 +209,9 @@ def _set_dot(cells: DotRows, column: int, row_of_dots: int) -> None:
 
 
 def _draw_segment(cells: DotRows, start: tuple[int, float], end: tuple[int, float]) -> None:
-    """Draw from one column of dots to a later one, each with its row; the dot at the start is there already."""
+    """Draw from one column of dots to a later one, each with its row;
+    the dot at the start is there already.
+    """
     left, top = start
     slope = (end[1] - top) / (end[0] - left)
     previous = round(top)
@@ -238,8 +249,9 @@ def _draw_hatch(band: Iterable[tuple[float, float, float]], width: int, height: 
 class Curve(NamedTuple):
     """A line of a chart: its points are (x, y, least, greatest), x rising in the unit of the axis.
 
-    The band from the least to the greatest is hatched. A y that is not finite breaks the line. `sign` marks the
-    points, those at the places in `signed` or as many as do not crowd; without one a few points are dots.
+    The band from the least to the greatest is hatched. A y that is not finite breaks the line.
+    `sign` marks the points, those at the places in `signed` or as many as do not crowd; without one
+    a few points are dots.
     """
 
     style: str
@@ -279,7 +291,9 @@ class PlotArea:
 
 
 def plot(curves: Sequence[Curve], axis: Axis, scale: Scale, width: int, height: int) -> list[Cells]:
-    """Return the curves over one another, the first one on top; values that are not finite are ✗ at the edge."""
+    """Return the curves over one another, the first one on top;
+    values that are not finite are ✗ at the edge.
+    """
     area = PlotArea(axis, scale, width, height)
     rows: list[Cells] = [{} for _ in range(height)]
     for curve in reversed(curves):
@@ -303,7 +317,13 @@ def _draw_band(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
     band = []
     for x, _, low, high in curve.points:
         if low < high:
-            band.append((area.axis.place(x), _bounded_place(area.scale, low), _bounded_place(area.scale, high)))
+            band.append(
+                (
+                    area.axis.place(x),
+                    _bounded_place(area.scale, low),
+                    _bounded_place(area.scale, high),
+                )
+            )
     if band:
         _draw_dots(rows, _draw_hatch(band, area.width, area.height), "faint")
 
@@ -322,7 +342,9 @@ def _draw_line(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
 
 
 def _draw_signs(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
-    """Mark points: those that are not finite, those that are `signed`, and otherwise as many as do not crowd."""
+    """Mark points: those that are not finite, those that are `signed`,
+    and otherwise as many as do not crowd.
+    """
     has_few_points = len(curve.points) <= area.width // 8
     sign = curve.sign or "•"
     gap = 1
@@ -367,10 +389,11 @@ def render_chart(
     marks: Sequence[Mark] = (),
     cursor: float | None = None,
 ) -> list[Strip]:
-    """Return curves over one another with both axes, and the marks on the x-axis: `height` rows of `width` cells.
+    """Return curves over one another with both axes, and the marks on the x-axis: `height` rows of
+    `width` cells.
 
-    The scale is logarithmic on demand, where all values are above zero; without `outliers` it covers the 1st to the
-    99th percentile of the means. At `cursor` there is a vertical line.
+    The scale is logarithmic on demand, where all values are above zero; without `outliers` it
+    covers the 1st to the 99th percentile of the means. At `cursor` there is a vertical line.
     """
     num_rows = max(height - 2, 1)
     scale = _scale_of(curves, log, outliers)
@@ -411,7 +434,9 @@ def _scale_of(curves: Sequence[Curve], log: bool, outliers: bool) -> Scale | Non
 
 
 def _y_labels(scale: Scale | None, num_rows: int) -> dict[int, str]:
-    """Return the numbers of the y-axis by their rows: at both ends, and at even distances between them."""
+    """Return the numbers of the y-axis by their rows: at both ends,
+    and at even distances between them.
+    """
     if scale is None:
         return {}
     last = num_rows - 1
@@ -424,7 +449,26 @@ def _y_labels(scale: Scale | None, num_rows: int) -> dict[int, str]:
     return dict(zip(rows, format_ticks(values, LABEL_WIDTH), strict=True))
 
 
-TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+TIME_STEPS = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+)
 """Round lengths of time in seconds."""
 
 CELLS_BETWEEN_TICKS = 10
@@ -432,7 +476,9 @@ CELLS_BETWEEN_TICKS = 10
 
 
 def x_labels(axis: Axis, width: int) -> str:
-    """Return the numbers below an x-axis: its ends with their unit, and as many round values as do not crowd."""
+    """Return the numbers below an x-axis: its ends with their unit,
+    and as many round values as do not crowd.
+    """
     left = axis.label(axis.first)
     right = axis.label(axis.last)
     if len(left) + len(right) + 1 > width:
@@ -479,7 +525,8 @@ TROUBLE_SIGNS = "▲✗"
 
 
 def place_marks(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
-    """Return the marks by their cells, later ones over earlier ones; the signs of troubles are all there.
+    """Return the marks by their cells, later ones over earlier ones; the signs of troubles are all
+    there.
 
     Of others that would touch their like, every second is left out.
     """
@@ -500,7 +547,9 @@ def place_marks(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
 
 
 def _thin_columns(columns: list[int]) -> list[int]:
-    """Return the columns without every second, as often as some are less than three cells apart; the last stays."""
+    """Return the columns without every second,
+    as often as some are less than three cells apart; the last stays.
+    """
     while any(after - before < 3 for before, after in pairwise(columns)):
         columns = columns[::-2][::-1]
     return columns
@@ -540,7 +589,14 @@ def render_bars(means: Sequence[float | None]) -> str:
     return row_of_bars
 
 
-HEAT_SHADES = (("░", "heat1"), ("▒", "heat1"), ("▒", "heat2"), ("▓", "heat2"), ("▓", "heat3"), ("█", "heat4"))
+HEAT_SHADES = (
+    ("░", "heat1"),
+    ("▒", "heat1"),
+    ("▒", "heat2"),
+    ("▓", "heat2"),
+    ("▓", "heat3"),
+    ("█", "heat4"),
+)
 
 
 def render_heat(values: Sequence[float | None], scale: Scale) -> list[Part]:

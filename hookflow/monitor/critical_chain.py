@@ -1,7 +1,9 @@
-"""The critical chain of a traced iteration: what would have to be faster for the iteration to be shorter.
+"""The critical chain of a traced iteration: what would have to be faster for the iteration to be
+shorter.
 
-The training thread is on it, except where it waited for an offloaded hook. There the chain has the firing that it
-waited for and those ahead of it, back to when the training thread queued the first of them.
+The training thread is on it, except where it waited for an offloaded hook. There the chain has the
+firing that it waited for and those ahead of it, back to when the training thread queued the first
+of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,9 @@ TRAINING = ""
 
 
 class TrainingWait(NamedTuple):
-    """A time in which the training thread waited for an offloaded hook, in microseconds from the iteration's begin."""
+    """A time in which the training thread waited for an offloaded hook,
+    in microseconds from the iteration's begin.
+    """
 
     hook: str
     began: float
@@ -32,7 +36,9 @@ class ChainLink(NamedTuple):
 def find_critical_chain(
     micros: float, waits: Sequence[TrainingWait], firings: Mapping[str, Sequence[LaneFiring]]
 ) -> list[ChainLink]:
-    """Return the critical chain of an iteration of so many microseconds, without gaps from its begin to its end."""
+    """Return the critical chain of an iteration of so many microseconds,
+    without gaps from its begin to its end.
+    """
     links: list[ChainLink] = []
     reached = micros
     for wait in sorted(waits, key=lambda each: each.ended, reverse=True):
@@ -50,7 +56,8 @@ def find_critical_chain(
 
 
 def _find_queued(wait: TrainingWait, firings: Sequence[LaneFiring]) -> float | None:
-    """Return when the firings were queued that a wait has waited for: the first of those without a pause between them.
+    """Return when the firings were queued that a wait has waited for: the first of those without a
+    pause between them.
 
     None if no firing has ended within the wait, as where one was given up.
     """

@@ -1,4 +1,6 @@
-"""The interface of the dashboard for every screen: the run that is shown, the choices of the user, the questions."""
+"""The interface of the dashboard for every screen: the run that is shown,
+the choices of the user, the questions.
+"""
 
 from dataclasses import dataclass, field
 
@@ -13,12 +15,14 @@ from hookflow.monitor.terminal import Terminal
 class ViewChoices:
     """The choices of the user that more than one page follows.
 
-    `binding_id` is the hook at the cursor, by the id of its binding; None until a hook is chosen. `by_order`: hooks are
-    shown in the order of the loop, else by cost. `whole_attempt`: times are of the attempt, else of the last minute.
-    `folded_groups`: the groups of hooks that have one row each. `empty_points`: points to which nothing is bound are
-    shown, too. `log_scale`: charts of hooks have a logarithmic y-axis. `log_metrics`: the metrics whose chart has one.
-    `log_entry`: the number of the entry of the journal to go to in the log. `media_number`: that of the item of the
-    gallery to go to on the page Media.
+    `binding_id` is the hook at the cursor, by the id of its binding; None until a hook is chosen.
+    `by_order`: hooks are shown in the order of the loop, else by cost. `whole_attempt`: times are
+    of the attempt, else of the last minute.
+    `folded_groups`: the groups of hooks that have one row each. `empty_points`: points to which
+    nothing is bound are shown, too. `log_scale`: charts of hooks have a logarithmic y-axis.
+    `log_metrics`: the metrics whose chart has one.
+    `log_entry`: the number of the entry of the journal to go to in the log. `media_number`: that of
+    the item of the gallery to go to on the page Media.
     """
 
     binding_id: int | None = None
@@ -41,7 +45,9 @@ class Dashboard(Terminal):
         self.choices = ViewChoices()
 
     def find_picked_binding(self) -> Binding | None:
-        """Return the hook at the cursor: the chosen one, else that which ended the run or hangs, else the costliest."""
+        """Return the hook at the cursor: the chosen one, else that which ended the run or hangs,
+        else the costliest.
+        """
         plan = self.store.plan
         state = self.store.state
         chosen = self.choices.binding_id

@@ -1,7 +1,7 @@
 """The durations of calls and iterations: of the last minute, and over the whole run.
 
-Frames are counted when a figure is read, since most are never read. So reading changes these objects, too: all of them
-belong to the thread that folds the log.
+Frames are counted when a figure is read, since most are never read. So reading changes these
+objects, too: all of them belong to the thread that folds the log.
 """
 
 import math
@@ -26,7 +26,9 @@ RECENT_SECONDS = 10
 """Seconds with calls that are compared with those before them."""
 
 SLOWDOWN_FACTOR = 1.5
-"""A hook is slower once its last RECENT_SECONDS with calls take so many times as long as those before."""
+"""A hook is slower once its last RECENT_SECONDS with calls take so many
+times as long as those before.
+"""
 
 MAX_UNCOUNTED = 64
 """Frames of a hook that may wait until they are counted."""
@@ -75,7 +77,9 @@ class CallTotals:
             self.bins[bin_number] = self.bins.get(bin_number, 0) + count
 
     def subtract(self, entry: "TimedEntry") -> None:
-        """Take calls away again; if the longest was one of them, `longest` becomes 0: it is not known."""
+        """Take calls away again; if the longest was one of them,
+        `longest` becomes 0: it is not known.
+        """
         count, total, longest, _, packed = entry.packed
         self.count -= count
         self.total -= total
@@ -85,7 +89,9 @@ class CallTotals:
         add_packed(self.bins, packed, -1)
 
     def percentile(self, share: float) -> float:
-        """Return the duration that `share` of the calls stay below, in ns; never above the longest."""
+        """Return the duration that `share` of the calls stay below, in ns;
+        never above the longest.
+        """
         return min(compute_percentile(self.bins, share), self.longest)
 
 
@@ -103,10 +109,11 @@ class SlowdownEvent(NamedTuple):
 
 
 class TimedEntry(NamedTuple):
-    """A frame's entry about a hook or about iterations, with the second of the clock and the iteration of the frame.
+    """A frame's entry about a hook or about iterations, with the second of the clock and the
+    iteration of the frame.
 
-    `packed` is [calls, total ns, longest ns, last ns, bins]. `checks` is the part of the total in which its trigger
-    said no.
+    `packed` is [calls, total ns, longest ns, last ns, bins]. `checks` is the part of the total in
+    which its trigger said no.
     """
 
     second: int
@@ -130,11 +137,14 @@ class RollingWindow:
         """Add the newest entry, and drop those that have left the window."""
         self.entries.append(entry)
         oldest = entry.second - WINDOW_SECONDS
-        while not oldest < self.entries[0].second <= entry.second:  # it is later where the clock was set back
+        # It is later where the clock was set back.
+        while not oldest < self.entries[0].second <= entry.second:
             self._drop_oldest()
 
     def sum_since(self, second: int) -> CallTotals:
-        """Return the calls after a second, which is never before that of the last call, and drop those before."""
+        """Return the calls after a second, which is never before that of the last call,
+        and drop those before.
+        """
         while self.entries and self.entries[0].second <= second:
             self._drop_oldest()
         if not self._totals.longest:
@@ -155,8 +165,8 @@ class RollingWindow:
 class OffloadStats:
     """The calls of an offloaded hook, in its own thread: how many, their ns, and the longest.
 
-    `waiting` are those that wait for the thread now, `dropped` those that found the queue full. `window` has the calls
-    of the last `WINDOW_SECONDS`.
+    `waiting` are those that wait for the thread now, `dropped` those that found the queue full.
+    `window` has the calls of the last `WINDOW_SECONDS`.
     """
 
     count: int = 0
@@ -167,7 +177,9 @@ class OffloadStats:
     window: RollingWindow = field(default_factory=RollingWindow)
 
     def add(self, t: float, packed: Sequence[int]) -> None:
-        """Add a frame's entry: calls, their ns, the longest, and those waiting and dropped by then."""
+        """Add a frame's entry: calls, their ns, the longest,
+        and those waiting and dropped by then.
+        """
         count, total, longest, waiting, dropped = packed
         self.count += count
         self.total += total
@@ -178,7 +190,9 @@ class OffloadStats:
             self.window.add(TimedEntry(int(t), 0, (count, total, longest, 0, (0,))))
 
     def totals(self, since: float = -math.inf) -> CallTotals:
-        """Return the calls of the whole attempt, or since a moment of the last `WINDOW_SECONDS`; without bins."""
+        """Return the calls of the whole attempt, or since a moment of the last
+        `WINDOW_SECONDS`; without bins.
+        """
         if since == -math.inf:
             return CallTotals(self.count, self.total, self.longest)
         return self.window.sum_since(math.floor(since))
@@ -196,14 +210,18 @@ class OffloadStats:
 
 
 class SlowdownDetector:
-    """Compares the last `RECENT_SECONDS` with calls with those before them, by medians: spikes weigh nothing."""
+    """Compares the last `RECENT_SECONDS` with calls with those before them, by medians:
+    spikes weigh nothing.
+    """
 
     def __init__(self) -> None:
         self.slowdown: SlowdownEvent | None = None
-        self._recent: deque[tuple[int, float]] = deque()  # of each of the last seconds its first iteration and mean ns
+        # Of each of the last seconds its first iteration and mean ns.
+        self._recent: deque[tuple[int, float]] = deque()
         self._past: Counter[int] = Counter()  # the seconds before them, by the bin of their mean
         self._num_past = 0
-        self._next_median = RECENT_SECONDS  # at so many seconds the median of the past is taken again
+        # At so many seconds the median of the past is taken again.
+        self._next_median = RECENT_SECONDS
         self._usual = 0.0  # that median
 
     def add_second(self, it: int, mean: float) -> None:
@@ -329,7 +347,9 @@ class PhaseTotals:
 
 
 class DeviceWindow:
-    """The time on an accelerator, of the iterations that were sampled in the WINDOW_SECONDS before the newest frame."""
+    """The time on an accelerator, of the iterations that were sampled in the
+    WINDOW_SECONDS before the newest frame.
+    """
 
     def __init__(self) -> None:
         self._frames: deque[tuple[float, OnDevice]] = deque()
@@ -352,10 +372,14 @@ class DeviceWindow:
 
     def phase(self, name: str) -> float | None:
         """Return the mean ns of a phase in an iteration."""
-        return _mean_ns((record["iters"], record["phases"].get(name, 0)) for _, record in self._frames)
+        return _mean_ns(
+            (record["iters"], record["phases"].get(name, 0)) for _, record in self._frames
+        )
 
     def share(self, bindings: Iterable[int]) -> float | None:
-        """Return the share of the iterations that the calls of hooks took, by the ids of their bindings."""
+        """Return the share of the iterations that the calls of hooks took,
+        by the ids of their bindings.
+        """
         whole = sum(record["ns"] for _, record in self._frames)
         if not whole:
             return None
@@ -389,21 +413,26 @@ def _mean_ns(entries: Iterable[tuple[int, int]]) -> float | None:
 
 
 class IterationWindow(PhaseTotals):
-    """The WINDOW_SECONDS before the newest frame; its sums have `samples` and `cost` (ns of writing frames), too."""
+    """The WINDOW_SECONDS before the newest frame;
+    its sums have `samples` and `cost` (ns of writing frames), too.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._frames: deque[tuple[int, dict[str, int]]] = deque()  # second, sums
         self._iterations = RollingWindow()
 
-    def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
+    def add(
+        self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int
+    ) -> None:
         """Add a frame, and drop those that have left the window."""
         count, total, *_ = iters
         sums = {**phases, "iters": count, "ns": total, "samples": samples, "cost": cost}
         self.add_sums(sums)
         self._iterations.add(TimedEntry(int(t), 0, iters))
         self._frames.append((int(t), sums))
-        while not t - WINDOW_SECONDS < self._frames[0][0] <= t:  # it is later where the clock was set back
+        # It is later where the clock was set back.
+        while not t - WINDOW_SECONDS < self._frames[0][0] <= t:
             _, oldest = self._frames.popleft()
             self.add_sums(oldest, -1)
 
@@ -416,7 +445,9 @@ class IterationWindow(PhaseTotals):
         return sum(sums["ns"] for sums in recent) / (count or 1)
 
     def compute_median(self, name: str) -> float:
-        """Return the median over the frames of the ns of a phase, or "ns", in an iteration; 0.0 where there is none."""
+        """Return the median over the frames of the ns of a phase, or "ns", in an iteration;
+        0.0 where there is none.
+        """
         means = []
         ns = 0
         for _, sums in self._frames:
@@ -434,7 +465,8 @@ class IterationWindow(PhaseTotals):
 class CallHistory:
     """The mean times of calls over the run, in buckets of equally many iterations.
 
-    Each column has the sum up to the end of each bucket, so that the sum of any stretch is a difference.
+    Each column has the sum up to the end of each bucket, so that the sum of any stretch is a
+    difference.
     """
 
     def __init__(self, it: int = 0) -> None:
@@ -444,7 +476,8 @@ class CallHistory:
         self._totals = array("d", [0.0])  # ns
 
     def add(self, it: int, count: int, total: int) -> None:
-        """Add the calls since the last entry, up to iteration `it`, and their ns; without a call nothing.
+        """Add the calls since the last entry, up to iteration `it`, and their ns; without a call
+        nothing.
 
         They are spread evenly over the buckets of that stretch, unless they are fewer than these.
         """
@@ -483,9 +516,13 @@ class CallHistory:
             del column[it // self._stride + 2 :]
 
     def compute_means(self, last: float, num_parts: int) -> list[float | None]:
-        """Return the mean ns in equal parts of the iterations up to `last`; None where there was no call."""
+        """Return the mean ns in equal parts of the iterations up to `last`;
+        None where there was no call.
+        """
         result: list[float | None] = []
-        for start, end in _compute_bucket_ranges(last, num_parts, self._stride, len(self._counts) - 1):
+        for start, end in _compute_bucket_ranges(
+            last, num_parts, self._stride, len(self._counts) - 1
+        ):
             count = self._counts[end] - self._counts[start]
             total = self._totals[end] - self._totals[start]
             result.append(total / count if count else None)
@@ -493,8 +530,12 @@ class CallHistory:
 
 
 @lru_cache(maxsize=8)
-def _compute_bucket_ranges(last: float, num_parts: int, stride: int, num_buckets: int) -> list[tuple[int, int]]:
-    """Return the first bucket of each part, and that behind its last one: those of all rows of a screen are alike."""
+def _compute_bucket_ranges(
+    last: float, num_parts: int, stride: int, num_buckets: int
+) -> list[tuple[int, int]]:
+    """Return the first bucket of each part, and that behind its last one:
+    those of all rows of a screen are alike.
+    """
     edges = [int(last * part / num_parts // stride) for part in range(num_parts + 1)]
     ranges = []
     for start, end in pairwise(edges):
@@ -503,19 +544,24 @@ def _compute_bucket_ranges(last: float, num_parts: int, stride: int, num_buckets
 
 
 def compute_median_of_means(means: Iterable[float | None]) -> float:
-    """Return the median of the means, in which spikes weigh nothing; 0.0 where there was no call."""
+    """Return the median of the means, in which spikes weigh nothing;
+    0.0 where there was no call.
+    """
     known = [mean for mean in means if mean is not None]
     return median(known or [0.0])
 
 
 class CallHistories:
-    """The histories of rank 0, over all attempts of the run: a binding is known again by its hook, point and method."""
+    """The histories of rank 0, over all attempts of the run:
+    a binding is known again by its hook, point and method.
+    """
 
     def __init__(self) -> None:
         self._by_key: dict[str, CallHistory] = {}
         self._by_id: dict[str, CallHistory] = {}  # those of this attempt, by the ids in its frames
         self._begin = 0
-        self._unfinished: Counter[str] = Counter()  # the ns by phase of an iteration that takes several frames
+        # The ns by phase of an iteration that takes several frames.
+        self._unfinished: Counter[str] = Counter()
 
     def begin_attempt(self, it: int) -> None:
         """Begin another attempt after iteration `it`."""
@@ -560,7 +606,9 @@ class CallHistories:
         return history
 
     def of(self, subject: Binding | str) -> CallHistory:
-        """Return the history of a binding, of a phase or of whole iterations; an empty one where there is none."""
+        """Return the history of a binding, of a phase or of whole iterations;
+        an empty one where there is none.
+        """
         if isinstance(subject, str):
             key = subject
         else:

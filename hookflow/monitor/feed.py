@@ -15,7 +15,13 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.log_reader import EVERY_RECORD, NEWEST_RECORDS, RunLogReader
 from hookflow.monitor.ranks import NO_PLAN
-from hookflow.monitor.snapshots import SNAPSHOT_STRIDE_BYTES, LogPosition, Snapshot, Snapshots, bytes_before
+from hookflow.monitor.snapshots import (
+    SNAPSHOT_STRIDE_BYTES,
+    LogPosition,
+    Snapshot,
+    Snapshots,
+    bytes_before,
+)
 from hookflow.monitor.state import RunState
 
 UNREADABLE_PLAN = Plan("unreadable", (), (), ())
@@ -23,7 +29,9 @@ UNREADABLE_PLAN = Plan("unreadable", (), (), ())
 
 
 def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
-    """Return the plan of an attempt at the run, counted from 1, or of the latest; None while it is not written."""
+    """Return the plan of an attempt at the run, counted from 1, or of the latest;
+    None while it is not written.
+    """
     if attempt is None:
         path = run.plan
     else:
@@ -39,8 +47,9 @@ def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
 class LogFollower:
     """Folds what a run appends to its logs.
 
-    With `kept` it begins at the last snapshot of the state, so that it yields no records of before, and keeps more of
-    them. With `newest` it leaves out all frames and scalars but those of the last minutes: a long log is open at once.
+    With `kept` it begins at the last snapshot of the state, so that it yields no records of before,
+    and keeps more of them. With `newest` it leaves out all frames and scalars but those of the last
+    minutes: a long log is open at once.
     """
 
     def __init__(self, run: RunDir, *, kept: bool = False, newest: bool = False) -> None:
@@ -83,7 +92,9 @@ class LogFollower:
             reader.complaint = position.complaint
 
     def moved(self) -> RunDir | None:
-        """Return the run where its directory was moved to; None if it was not, or the system does not say."""
+        """Return the run where its directory was moved to; None if it was not,
+        or the system does not say.
+        """
         if self._folder is None or self._run.path.exists():
             return None
         with suppress(OSError):
@@ -93,7 +104,9 @@ class LogFollower:
         return None
 
     def poll(self, budget: float = 0.05) -> bool:
-        """Fold what is new, for about `budget` seconds; return whether there may be more than that."""
+        """Fold what is new, for about `budget` seconds;
+        return whether there may be more than that.
+        """
         until = time.monotonic() + budget
         return any(time.monotonic() > until for _ in self.records())
 
@@ -126,13 +139,17 @@ class LogFollower:
         self._report_unreadable()
 
     def _apply(self, rank: int, record: Record) -> None:
-        if self._newest and record["k"] == "frame" and not self.state.frames:  # what was before is not known
+        # What was before is not known.
+        if self._newest and record["k"] == "frame" and not self.state.frames:
             self.state.histories.begin_attempt(record["it"] - record["iters"][0])
         self.state.apply(record, rank, self.plan or NO_PLAN)
         if rank == 0 and record["k"] == "run":
             self._attempt += 1
             self._read_plan(self._attempt)
-        if self._snapshots is not None and self._logs.first.at - self._last_snapshot >= SNAPSHOT_STRIDE_BYTES // 2:
+        if (
+            self._snapshots is not None
+            and self._logs.first.at - self._last_snapshot >= SNAPSHOT_STRIDE_BYTES // 2
+        ):
             self._keep_snapshot(self._snapshots)
 
     def _keep_snapshot(self, snapshots: Snapshots) -> None:
@@ -153,7 +170,9 @@ class LogFollower:
                     complaint=reader.complaint,
                     waiting=[*logs.waiting[rank]],
                 )
-            snapshot = Snapshot(self.state, self._attempt, logs.first.passed_over, logs.first.complaint, others)
+            snapshot = Snapshot(
+                self.state, self._attempt, logs.first.passed_over, logs.first.complaint, others
+            )
             self._last_snapshot = logs.first.at
             snapshots.add(self._last_snapshot, snapshot)
 
@@ -173,7 +192,8 @@ class LogFollower:
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)
-        if self.plan is UNREADABLE_PLAN and self._attempt:  # once, and not before the first record has a time
+        # once, and not before the first record has a time.
+        if self.plan is UNREADABLE_PLAN and self._attempt:
             self.state.warn("plan.json cannot be read: firings have no names")
 
 
@@ -191,7 +211,8 @@ def show_records(
     child_exit: Callable[[], int | None] | None = None,
     look: Callable[[bool], None] = lambda over: None,
 ) -> int:
-    """Give every record of rank 0 to `tell`, once it is folded, until the run is over; return the exit code.
+    """Give every record of rank 0 to `tell`, once it is folded, until the run is over; return the
+    exit code.
 
     `look` is called before each look at the log; its argument is true at the last one.
     """
@@ -218,7 +239,10 @@ def show_records(
 
 
 def _is_over(run: RunDir, live: LogFollower) -> bool:
-    """Return whether nothing more will come. The end of an earlier attempt is not the end of the one that goes on."""
+    """Return whether nothing more will come.
+
+    The end of an earlier attempt is not the end of the one that goes on.
+    """
     if run.life() in ("gone", "missing"):
         return True
     end = live.state.refused or live.state.end

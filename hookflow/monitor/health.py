@@ -1,4 +1,6 @@
-"""The condition of a run, from its log and the state of its process: what is wrong, and why it has ended."""
+"""The condition of a run, from its log and the state of its process: what is wrong,
+and why it has ended.
+"""
 
 import re
 import socket
@@ -23,8 +25,11 @@ MAX_CAUSES = 6
 
 
 def end_reason(state: RunState) -> list[str]:
-    """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations."""
-    if state.ranks.first_failure:  # the errors of other ranks, and the signal that ended them, follow from it
+    """Return a sentence or two; nothing for a run that goes on, is lost,
+    or did all its iterations.
+    """
+    # The errors of other ranks, and the signal that ended them, follow from it.
+    if state.ranks.first_failure:
         return _failure_lines(state, *state.ranks.first_failure)
     if state.end is None:
         return []
@@ -58,7 +63,8 @@ def _failure_lines(state: RunState, rank: int, error: Error) -> list[str]:
 
 
 def _failure(state: RunState) -> Literal["failed", "refused"]:
-    return "refused" if state.outcome == "refused" else "failed"  # another rank may have failed, and this one not
+    # Another rank may have failed, and this one not.
+    return "refused" if state.outcome == "refused" else "failed"
 
 
 def describe_place(error: Error) -> Iterator[str]:
@@ -70,7 +76,9 @@ def describe_place(error: Error) -> Iterator[str]:
 
 
 def find_raising_line(error: Error) -> str:
-    """Return where in the user's own files it was raised, as people read it; nothing where that is not known."""
+    """Return where in the user's own files it was raised, as people read it;
+    nothing where that is not known.
+    """
     file, colon, line = error["at"].rpartition(":")
     if colon:
         return f"{short(Path(file))}:{line}"
@@ -105,12 +113,16 @@ ENDED_CONDITIONS: tuple[Condition, ...] = (
 BAD_CONDITIONS: tuple[Condition, ...] = ("stalled", "lost", "failed", "refused", "unreadable")
 
 PATIENCE, PATIENCE_AT_FIRST = 10.0, 120.0
-"""Seconds without any progress before a run counts as stalled; the first iteration may compile the model."""
+"""Seconds without any progress before a run counts as stalled;
+the first iteration may compile the model.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The condition in a word, and in `sentence` what is wrong; the sentence is empty when nothing is."""
+    """The condition in a word, and in `sentence` what is wrong;
+    the sentence is empty when nothing is.
+    """
 
     condition: Condition
     sentence: str = ""
@@ -151,11 +163,14 @@ def assess_health(
 ) -> Health:
     """Judge a run. `clock` is the time now, `inside` what `look_inside` has returned.
 
-    `suspicion` is what may have ended a process that is gone, and `moved` the run where its directory is now.
+    `suspicion` is what may have ended a process that is gone, and `moved` the run where its
+    directory is now.
     """
     end = state.end
     is_over = end is not None or life == "gone"
-    has_failed = state.ranks.first_failure is not None or (end is not None and end["status"] == "failed")
+    has_failed = state.ranks.first_failure is not None or (
+        end is not None and end["status"] == "failed"
+    )
     if is_over and has_failed:
         return Health(_failure(state), end_reason(state)[0])
     if end is not None:
@@ -195,7 +210,9 @@ def judge(run: RunDir, state: RunState, clock: float) -> Health:
 
 
 def missing(state: RunState, moved: RunDir | None) -> str:
-    """Return what has become of a run whose directory is not in its place, as far as anybody can say."""
+    """Return what has become of a run whose directory is not in its place,
+    as far as anybody can say.
+    """
     goes_on = ""
     if state.run.get("host") == socket.gethostname():
         pid = state.run.get("pid", 0)
@@ -206,11 +223,18 @@ def missing(state: RunState, moved: RunDir | None) -> str:
             goes_on = f"; the training goes on (pid {pid})"
     if moved is None:
         return f"its run directory is gone: it was moved or deleted{goes_on}"
-    return f"its run directory was moved to {short(moved.path)}{goes_on}: hookflow watch {run_argument(moved)}"
+    return (
+        f"its run directory was moved to {short(moved.path)}{goes_on}: hookflow watch"
+        f" {run_argument(moved)}"
+    )
 
 
-def _describe_stall(state: RunState, seconds: float, plan: Plan | None, inside: Mapping[int, tuple[int, float]]) -> str:
-    """Return for how long and where it hangs, as far as is known; of several ranks, who holds up the others."""
+def _describe_stall(
+    state: RunState, seconds: float, plan: Plan | None, inside: Mapping[int, tuple[int, float]]
+) -> str:
+    """Return for how long and where it hangs, as far as is known; of several ranks,
+    who holds up the others.
+    """
     nothing = f"no progress for {format_lasting(seconds)}"
     if state.ranks.first_failure:
         return f"{nothing}; {end_reason(state)[0]}"
@@ -237,15 +261,21 @@ def _describe_stall(state: RunState, seconds: float, plan: Plan | None, inside: 
 
 
 def inside_of(plan: Plan, binding: int, seconds: float) -> str:
-    """Return in words how long a training thread has been inside a binding; an id that the plan lacks is no hook."""
+    """Return in words how long a training thread has been inside a binding;
+    an id that the plan lacks is no hook.
+    """
     if not 0 <= binding < len(plan.bindings):
         return "not inside a hook"
     bound = plan.bindings[binding]
     return f'{format_lasting(seconds)} inside "{bound.hook}" at {bound.point}'
 
 
-def _find_stuck_bindings(plan: Plan, inside: Mapping[int, tuple[int, float]]) -> dict[int, list[int]]:
-    """Return the bindings that fewest ranks are inside of, with these: most are where they wait for the others."""
+def _find_stuck_bindings(
+    plan: Plan, inside: Mapping[int, tuple[int, float]]
+) -> dict[int, list[int]]:
+    """Return the bindings that fewest ranks are inside of, with these:
+    most are where they wait for the others.
+    """
     stuck: dict[int, list[int]] = {}
     for rank, (binding, _) in sorted(inside.items()):
         if NO_BINDING < binding < len(plan.bindings):
@@ -254,8 +284,12 @@ def _find_stuck_bindings(plan: Plan, inside: Mapping[int, tuple[int, float]]) ->
     return {binding: ranks for binding, ranks in stuck.items() if len(ranks) == fewest}
 
 
-def blocking_ranks(silent: Iterable[int], plan: Plan, inside: Mapping[int, tuple[int, float]]) -> list[int]:
-    """Return the ranks on this machine that hold up a training which stalls: the silent, else the stuck, else all."""
+def blocking_ranks(
+    silent: Iterable[int], plan: Plan, inside: Mapping[int, tuple[int, float]]
+) -> list[int]:
+    """Return the ranks on this machine that hold up a training which stalls: the silent,
+    else the stuck, else all.
+    """
     silent_here = [rank for rank in silent if rank in inside]
     if silent_here:
         return silent_here

@@ -63,14 +63,16 @@ PASS_POINT = re.compile(r"(?:before|after)_(?P<split>val|test|predict)(?:_epoch|
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """The cost of a hook at one point, or of a phase. None, or "", is what is not known, or makes no sense.
+    """The cost of a hook at one point, or of a phase. None, or "", is what is not known, or makes
+    no sense.
 
-    Durations are in ns. `mean`, `median`, `p95`, `longest` and `share` are of one window: the last minute, or the whole
-    attempt. Where there were no calls in the last minute (`is_recent` is false), the durations are of the attempt.
-    `spent` is the time of all calls in the window, with the checks of a trigger that says no: these are no calls, and
-    count in `share` alone beside it. `device` is the mean on an accelerator, of the last minute. `slowdown` is how many
-    times as long as before a call takes, if it has become slower. `share` is that of the training iterations: None for
-    what is called outside of them.
+    Durations are in ns. `mean`, `median`, `p95`, `longest` and `share` are of one window: the last
+    minute, or the whole attempt. Where there were no calls in the last minute (`is_recent` is
+    false), the durations are of the attempt. `spent` is the time of all calls in the window, with
+    the checks of a trigger that says no: these are no calls, and count in `share` alone beside it.
+    `device` is the mean on an accelerator, of the last minute. `slowdown` is how many times as long
+    as before a call takes, if it has become slower. `share` is that of the training iterations:
+    None for what is called outside of them.
     """
 
     every: str = ""
@@ -99,10 +101,11 @@ class CallCost:
 
 
 def is_reached(state: RunState, plan: Plan, binding: Binding) -> bool:
-    """Return whether the run comes to the point of a binding, as far as its record and its calls say.
+    """Return whether the run comes to the point of a binding, as far as its record and its calls
+    say.
 
-    A run without data for a validation or a test has none, no training predicts, and a run from scratch loads no
-    checkpoint.
+    A run without data for a validation or a test has none, no training predicts, and a run from
+    scratch loads no checkpoint.
     """
     was_called = state.first.timing(binding.id).count > 0
     has_failed = (binding.hook, binding.point) in state.errors
@@ -123,11 +126,15 @@ def is_reached(state: RunState, plan: Plan, binding: Binding) -> bool:
 
 def find_unreached_bindings(state: RunState, plan: Plan) -> frozenset[int]:
     """Return the ids of the bindings to whose points the run does not come."""
-    return frozenset(binding.id for binding in plan.bindings if not is_reached(state, plan, binding))
+    return frozenset(
+        binding.id for binding in plan.bindings if not is_reached(state, plan, binding)
+    )
 
 
 def find_window_start(state: RunState, plan: Plan, binding: Binding) -> float:
-    """Return when the last minute of a binding begins: inside iterations it is that of the training."""
+    """Return when the last minute of a binding begins:
+    inside iterations it is that of the training.
+    """
     if plan.points.in_iteration(binding.point):
         return state.first.trained - WINDOW_SECONDS
     return state.now - WINDOW_SECONDS
@@ -177,9 +184,11 @@ def compute_binding_cost(
 def compute_background_cost(
     state: RunState, plan: Plan, binding: Binding, cost: CallCost, *, whole_attempt: bool
 ) -> CallCost:
-    """Return the cost of a hook; an offloaded one has the mean and the longest of its calls in background.
+    """Return the cost of a hook; an offloaded one has the mean and the longest of its calls in
+    background.
 
-    Their other percentiles are not recorded. The share stays that of the time that the training gave to the hook.
+    Their other percentiles are not recorded. The share stays that of the time that the training
+    gave to the hook.
     """
     stats = state.first.beside.get(binding.id)
     if stats is None or stats.count == 0:
@@ -200,10 +209,20 @@ def compute_background_cost(
 
 
 def group_cost(
-    state: RunState, plan: Plan, pace: Throughput, members: Sequence[Binding], *, whole_attempt: bool
+    state: RunState,
+    plan: Plan,
+    pace: Throughput,
+    members: Sequence[Binding],
+    *,
+    whole_attempt: bool,
 ) -> CallCost:
-    """Return what the hooks of a group cost together at a point; a duration is that of a call of any of them."""
-    costs = [compute_binding_cost(state, plan, pace, member, whole_attempt=whole_attempt) for member in members]
+    """Return what the hooks of a group cost together at a point;
+    a duration is that of a call of any of them.
+    """
+    costs = [
+        compute_binding_cost(state, plan, pace, member, whole_attempt=whole_attempt)
+        for member in members
+    ]
     known = [cost for cost in costs if cost.count]
     if not known:
         return CallCost()
@@ -231,10 +250,14 @@ def group_cost(
 
 
 def phase_cost(state: RunState, pace: Throughput, name: str, *, whole_attempt: bool) -> CallCost:
-    """Return the cost of a phase of the iteration, or of the whole iteration (`ITERATION_HISTORY`)."""
+    """Return the cost of a phase of the iteration,
+    or of the whole iteration (`ITERATION_HISTORY`).
+    """
     minute = state.first.minute
     count = minute.sums["iters"]
-    before = compute_median_of_means(state.histories.of(name).compute_means(state.it + 1, HISTORY_PARTS))
+    before = compute_median_of_means(
+        state.histories.of(name).compute_means(state.it + 1, HISTORY_PARTS)
+    )
     if not count or not before:
         return CallCost()
     is_iteration = name == ITERATION_HISTORY
@@ -252,7 +275,8 @@ def phase_cost(state: RunState, pace: Throughput, name: str, *, whole_attempt: b
         spent = whole
     else:
         spent = times.by_phase[name]
-    recent = minute.compute_median("ns" if is_iteration else name)  # a median, in which spikes weigh nothing
+    # A median, in which spikes weigh nothing.
+    recent = minute.compute_median("ns" if is_iteration else name)
     slowdown = None
     if recent >= SLOWDOWN_FACTOR * before:
         slowdown = recent / before
@@ -267,7 +291,9 @@ def phase_cost(state: RunState, pace: Throughput, name: str, *, whole_attempt: b
     )
 
 
-def row_cost(state: RunState, plan: Plan, pace: Throughput, row: Row, *, whole_attempt: bool) -> CallCost:
+def row_cost(
+    state: RunState, plan: Plan, pace: Throughput, row: Row, *, whole_attempt: bool
+) -> CallCost:
     """Return the cost of a row of the loop; rounds other than the iteration have none."""
     if row.binding is not None:
         return compute_binding_cost(state, plan, pace, row.binding, whole_attempt=whole_attempt)
@@ -277,7 +303,9 @@ def row_cost(state: RunState, plan: Plan, pace: Throughput, row: Row, *, whole_a
 
 
 def call_frequency(plan: Plan, binding: Binding) -> str:
-    """Return how often a hook is called, in a few characters: "1 it", "2 ep", "once", "each" time."""
+    """Return how often a hook is called, in a few characters: "1 it", "2 ep",
+    "once", "each" time.
+    """
     point = plan.points[binding.point]
     every = binding.trigger.every
     unit = point.unit
@@ -327,8 +355,11 @@ def list_settings(state: RunState, plan: Plan, hook: str) -> list[Acknowledged]:
     return [each for each in made if each is not None]
 
 
-def find_slowest_rank(ranks: dict[int, RankState], binding: Binding, begin: float) -> tuple[int, float] | None:
-    """Return the rank whose calls take longest, and how many times as long as those of the others (a median).
+def find_slowest_rank(
+    ranks: dict[int, RankState], binding: Binding, begin: float
+) -> tuple[int, float] | None:
+    """Return the rank whose calls take longest, and how many times as long as those of the others
+    (a median).
 
     It is None where fewer than two ranks have called the hook since `begin`.
     """
@@ -348,7 +379,9 @@ def find_slowest_rank(ranks: dict[int, RankState], binding: Binding, begin: floa
 
 
 def fold_groups(plan: Plan, folded: Collection[str]) -> Plan:
-    """Return the plan in which the members of each folded group, where they stand together, are one binding."""
+    """Return the plan in which the members of each folded group,
+    where they stand together, are one binding.
+    """
     groups = [group for group in plan.groups if group.name in folded]
     if not groups:
         return plan
@@ -364,9 +397,11 @@ def group_of(plan: Plan, hook: str) -> str:
 
 
 def matching_bindings(plan: Plan, filter_text: str) -> set[int]:
-    """Return the ids of the bindings of which each word of a filter is a part, or a glob of a whole name.
+    """Return the ids of the bindings of which each word of a filter is a part, or a glob of a whole
+    name.
 
-    The names are those of the hook, of its point and of its groups ("group:NAME"), and what the hook is made of.
+    The names are those of the hook, of its point and of its groups ("group:NAME"), and what the
+    hook is made of.
     """
     groups: dict[str, list[str]] = {}
     for group in plan.groups:
@@ -375,7 +410,11 @@ def matching_bindings(plan: Plan, filter_text: str) -> set[int]:
     words = filter_text.lower().split()
     matching = set()
     for binding in plan.bindings:
-        own_names = (binding.hook.lower(), binding.point.lower(), plan.hook(binding.hook).use.lower())
+        own_names = (
+            binding.hook.lower(),
+            binding.point.lower(),
+            plan.hook(binding.hook).use.lower(),
+        )
         names = (*own_names, *groups.get(binding.hook, ()))
         if all(_matches_any(names, word) for word in words):
             matching.add(binding.id)
@@ -386,7 +425,9 @@ def _matches_any(names: tuple[str, ...], word: str) -> bool:
     return any(word in name or fnmatchcase(name, word) for name in names)
 
 
-def format_costs(state: RunState, plan: Plan, write: Callable[[CallCost, bool], str]) -> dict[int, str]:
+def format_costs(
+    state: RunState, plan: Plan, write: Callable[[CallCost, bool], str]
+) -> dict[int, str]:
     """Return for each hook that was called what it cost in the whole attempt, written by `write`.
 
     `write` gets the cost, and whether the run has times on a device.
@@ -402,7 +443,9 @@ def format_costs(state: RunState, plan: Plan, write: Callable[[CallCost, bool], 
 
 
 def cost_columns(cost: CallCost, has_device: bool) -> str:
-    """Return calls, median and share of the iterations; where the run has times on a device, the mean there, too."""
+    """Return calls, median and share of the iterations; where the run has times on a device,
+    the mean there, too.
+    """
     columns = [f"{cost.count:>9,}", format_aligned(cost.median or 0.0)]
     if has_device:
         device = ""

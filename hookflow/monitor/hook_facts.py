@@ -1,4 +1,6 @@
-"""The facts on a hook at its point: why it runs where it does, what it declares, what has happened to it."""
+"""The facts on a hook at its point: why it runs where it does, what it declares,
+what has happened to it.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,7 +68,9 @@ def find_hooks_after(plan: Plan, binding: Binding) -> dict[str, list[str]]:
 
 
 def hook_above(plan: Plan, binding: Binding) -> tuple[Binding, Reason] | None:
-    """Return the hook that runs right before one at its point, and why it does; None for the first one."""
+    """Return the hook that runs right before one at its point, and why it does;
+    None for the first one.
+    """
     for answer in explain_neighbours(plan, binding.point):
         if answer.then.id == binding.id:
             return answer.first, answer.reason
@@ -74,7 +78,9 @@ def hook_above(plan: Plan, binding: Binding) -> tuple[Binding, Reason] | None:
 
 
 def last_writer(plan: Plan, binding: Binding, slot: str) -> Binding | None:
-    """Return who writes a slot last before a hook reads it, in this round of the loop or in the one before."""
+    """Return who writes a slot last before a hook reads it,
+    in this round of the loop or in the one before.
+    """
     loop = Loop(plan.points, validates_in_epoch=False)
     later = plan.bindings[binding.id + 1 :]
     of_last_round = [each for each in later if loop.common(each.point, binding.point)]
@@ -87,7 +93,9 @@ def last_writer(plan: Plan, binding: Binding, slot: str) -> Binding | None:
 
 
 def describe_reason(plan: Plan, binding: Binding) -> str:
-    """Return in a line why a hook runs where it does: for whom it waits, who waits for it, what it writes."""
+    """Return in a line why a hook runs where it does: for whom it waits,
+    who waits for it, what it writes.
+    """
     before = find_hooks_before(plan, binding)
     parts = [f"after {', '.join(hooks)} ({place})" for place, hooks in before.items()]
     if not parts:
@@ -111,7 +119,9 @@ def describe_reason(plan: Plan, binding: Binding) -> str:
 
 
 def describe_trouble(store: RunStore, binding: Binding) -> str:
-    """Return in a line what is wrong with a hook: its error, that it is off or slower; empty if nothing is."""
+    """Return in a line what is wrong with a hook: its error, that it is off or slower;
+    empty if nothing is.
+    """
     state = store.state
     error = state.errors.get((binding.hook, binding.point))
     if error is not None:
@@ -129,7 +139,9 @@ def describe_trouble(store: RunStore, binding: Binding) -> str:
 
 
 def describe_offload(store: RunStore, binding: Binding) -> str:
-    """Return what an offloaded hook took in its own thread, its queue and what it dropped; empty for others."""
+    """Return what an offloaded hook took in its own thread,
+    its queue and what it dropped; empty for others.
+    """
     stats = store.state.first.beside.get(binding.id)
     if stats is None:
         return ""
@@ -137,7 +149,9 @@ def describe_offload(store: RunStore, binding: Binding) -> str:
 
 
 def list_reason_facts(plan: Plan, binding: Binding) -> Iterator[HookFact]:
-    """Yield for whom a hook waits, who waits for it, the data that it reads and writes, its phase, its trigger."""
+    """Yield for whom a hook waits, who waits for it, the data that it reads and writes,
+    its phase, its trigger.
+    """
     before = find_hooks_before(plan, binding)
     for place, hooks in before.items():
         yield HookFact("after", f"{', '.join(hooks)}   {place}")
@@ -188,7 +202,9 @@ def _list_dropped_edges(plan: Plan, binding: Binding) -> Iterator[HookFact]:
         if is_here and edge not in seen:
             seen.add(edge)
             yield HookFact(
-                "no edge", f"{edge.first} → {edge.then}   {format_edge_place(edge)}, {DROP_WORDS[dropped.reason]}"
+                "no edge",
+                f"{edge.first} → {edge.then}   {format_edge_place(edge)},"
+                f" {DROP_WORDS[dropped.reason]}",
             )
 
 
@@ -225,7 +241,10 @@ def _describe_throttle(store: RunStore, binding: Binding) -> str:
     throttle = store.state.throttled.get(binding.hook)
     if throttle is None:
         return f"{format_frequency(1)}; its budget is {budget}"
-    return f"{format_frequency(throttle['every'])}, since iteration {throttle['it']:,}; its budget is {budget}"
+    return (
+        f"{format_frequency(throttle['every'])}, since iteration {throttle['it']:,}; its budget is"
+        f" {budget}"
+    )
 
 
 def cost_facts(store: RunStore, binding: Binding) -> Iterator[HookFact]:
@@ -245,9 +264,16 @@ def cost_facts(store: RunStore, binding: Binding) -> Iterator[HookFact]:
         if not whole_attempt and not cost.is_recent:
             yield HookFact(name, "no call")
             continue
-        calls = cost.count if whole_attempt else timing.totals(store.find_window_start(binding)).count
+        calls = (
+            cost.count if whole_attempt else timing.totals(store.find_window_start(binding)).count
+        )
         parts = [format_count(calls, "call")]
-        for figure, ns in (("mean", cost.mean), ("median", cost.median), ("p95", cost.p95), ("max", cost.longest)):
+        for figure, ns in (
+            ("mean", cost.mean),
+            ("median", cost.median),
+            ("p95", cost.p95),
+            ("max", cost.longest),
+        ):
             if ns is not None:
                 parts.append(f"{figure} {duration(ns)}")
         if cost.share is not None:

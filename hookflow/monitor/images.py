@@ -31,7 +31,9 @@ class PixelImage:
 
 
 def read_image(path: Path) -> PixelImage | str:
-    """Return what is seen of an image (grey, RGB or RGBA) before the dashboard's ground, or why there is none."""
+    """Return what is seen of an image (grey, RGB or RGBA) before the dashboard's ground,
+    or why there is none.
+    """
     import numpy as np
 
     try:
@@ -53,7 +55,9 @@ def read_image(path: Path) -> PixelImage | str:
 
 
 def half_blocks(image: PixelImage, width: int, height: int) -> tuple[Strip, ...]:
-    """Return the image as large as it may be in so many cells, its proportions kept; a large one is shown in means."""
+    """Return the image as large as it may be in so many cells, its proportions kept;
+    a large one is shown in means.
+    """
     import numpy as np
 
     tall, wide = image.rgb.shape[:2]
@@ -83,7 +87,9 @@ def _strip_of(upper: Sequence[Sequence[int]], lower: Sequence[Sequence[int]]) ->
 
 
 def _resize_image(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
-    """Return the image in another size: of each new pixel the mean of the old ones that it covers."""
+    """Return the image in another size: of each new pixel the mean
+    of the old ones that it covers.
+    """
     import numpy as np
 
     result = pixels.astype(np.float32)

@@ -1,8 +1,9 @@
 """An index of the runs in a folder: a row of values for each, kept in a file of SQLite beside them.
 
-The event logs are the record; the index is a copy that commands read instead. A row holds as long as the files of its
-run have the same times and sizes. Commands that list runs bring the file up to date, a training never does.
-Without the right to write it, or while another process does, the rows are in memory alone. A damaged file is replaced.
+The event logs are the record; the index is a copy that commands read instead. A row holds as long
+as the files of its run have the same times and sizes. Commands that list runs bring the file up to
+date, a training never does. Without the right to write it, or while another process does, the rows
+are in memory alone. A damaged file is replaced.
 """
 
 import fcntl
@@ -21,7 +22,8 @@ from hookflow.events.initial_weights import read_recorded_weights
 from hookflow.events.reading import read_json, read_object, read_regular
 from hookflow.events.rundir import RunDir, run_paths
 
-if TYPE_CHECKING:  # what reads logs: to list 10,000 runs that have not changed takes less than to import it
+# What reads logs: to list 10,000 runs that have not changed takes less than to import it.
+if TYPE_CHECKING:
     from hookflow.monitor.state import RunState
     from hookflow.monitor.summary import RunSummary, RunSummaryReader
 
@@ -29,9 +31,14 @@ INDEX_FILE_NAME = ".index.sqlite"
 INDEX_VERSION = 6
 """The version of the values in a row; a file of another one is replaced."""
 
-CREATE_TABLE_SQL = "CREATE TABLE runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
+CREATE_TABLE_SQL = (
+    "CREATE TABLE runs (path TEXT PRIMARY KEY, signature TEXT, row TEXT, config TEXT, curve TEXT)"
+)
 INDEX_SCHEMA = {("table", "runs", CREATE_TABLE_SQL), ("index", "sqlite_autoindex_runs_1", None)}
-"""The tables of a file of the index. All else is a stranger's: views and triggers can compute without an end."""
+"""The tables of a file of the index.
+
+All else is a stranger's: views and triggers can compute without an end.
+"""
 MAX_TEXT = 10_000_000
 """Bytes of a text in the index, at most."""
 ENDED_STATES = ("finished", "stopped")
@@ -46,7 +53,10 @@ CURVE_LENGTH = 24
 RUN_KEYS = {
     "id": "when it was started, and four digits",
     "name": "run.name of its pipeline",
-    "status": "running, finished (by a hook, too: see the reason), stopped, interrupted, failed, lost, refused, …",
+    "status": (
+        "running, finished (by a hook, too: see the reason), stopped, interrupted, failed, lost,"
+        " refused, …"
+    ),
     "reason": "why it ended, or what is wrong",
     "begun": "when it was started, in seconds since 1970",
     "duration": "seconds of all its attempts",
@@ -76,12 +86,13 @@ Others are its metrics, best.METRIC, last.METRIC, its scalars, and the keys of i
 
 @dataclass(slots=True)
 class Row:
-    """A run in a list: its path below the folder of runs, its values by key, and those of its pipeline in `config`.
+    """A run in a list: its path below the folder of runs, its values by key, and those of its
+    pipeline in `config`.
 
-    A value is what JSON knows, None where there is none. `config_json` is `config` as text, a line of JSON for each key
-    (`"run.seed":0`) after an empty one: to read all of 10,000 takes a while, to find a line in each does not.
-    `curve_json` is `curve` as JSON. `refused` are logs that cannot be read, in words. A row that is `final` holds until
-    the files of the run change.
+    A value is what JSON knows, None where there is none. `config_json` is `config` as text, a line
+    of JSON for each key (`"run.seed":0`) after an empty one: to read all of 10,000 takes a while,
+    to find a line in each does not. `curve_json` is `curve` as JSON. `refused` are logs that cannot
+    be read, in words. A row that is `final` holds until the files of the run change.
     """
 
     root: Path
@@ -107,7 +118,8 @@ class Row:
             try:
                 empty, *lines, _ = self.config_json.split("\n")
                 self._config = read_object(f"{empty}{{{','.join(lines)}}}", nan=True)
-            except ValueError:  # the file of the index is damaged in this place: the run itself has it
+            # The file of the index is damaged in this place: the run itself has it.
+            except ValueError:
                 self._config = _config(self.run)
         return self._config
 
@@ -134,7 +146,9 @@ def _begin(key: str) -> str:
 
 
 def read_stated_values(rows: Sequence[Row], key: str) -> list[Any]:
-    """Return the value of a key of their pipelines for each of these rows: quickly, as there may be 10,000."""
+    """Return the value of a key of their pipelines for each of these rows: quickly,
+    as there may be 10,000.
+    """
     begin = _begin(key)
     size = len(begin)
     at = -1
@@ -170,7 +184,9 @@ class Index:
         self._damaged = False
         self._readers: dict[str, RunSummaryReader] = {}
 
-    def refresh(self, progress: Callable[[int, int], object] = lambda done, whole: None) -> list[Row]:
+    def refresh(
+        self, progress: Callable[[int, int], object] = lambda done, whole: None
+    ) -> list[Row]:
         """Return the row of every run as it is now, the newest run first.
 
         `progress` is called with how many runs have been read of those that have changed.
@@ -199,15 +215,19 @@ class Index:
         return sorted(self._rows.values(), key=_make_begin_key, reverse=True)
 
     def _find_runs(self, known: Iterable[str], unreadable: list[str]) -> list[str]:
-        """Return the paths of all runs below the folder; what cannot be read is added to `unreadable`."""
+        """Return the paths of all runs below the folder;
+        what cannot be read is added to `unreadable`.
+        """
         known_paths = {f"{self._folder}/{path}" for path in known}
         prefix = len(self._folder) + 1
         return [path[prefix:] for path in run_paths(self.root, unreadable.append, known_paths)]
 
     def _signature(self, path: str, row: Row | None) -> str:
-        """Return what changes with the files of a run: the times of its folder and its log, and sizes of logs.
+        """Return what changes with the files of a run: the times of its folder and its log, and
+        sizes of logs.
 
-        The time of the folder is enough for a run that has ended: a process that resumes it replaces a file there.
+        The time of the folder is enough for a run that has ended: a process that resumes it
+        replaces a file there.
         """
         folder = f"{self._folder}/{path}"
         signature = ""
@@ -241,12 +261,22 @@ class Index:
         metric = next(iter(in_order(metrics, summary.state.monitored)), "")
         curve = _sample([value for _, value in metrics.get(metric, ())])
         values = _values(run, summary, metric)
-        if values["status"] in ENDED_STATES:  # the time of the folder alone, which `_signature` looks at first
+        # The time of the folder alone, which `_signature` looks at first.
+        if values["status"] in ENDED_STATES:
             signature = signature.partition(" ")[0]
         if is_silent:  # in words that stay true until its log grows: only then is it read again
             since = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary.state.moved))
             values["reason"] = f"no progress since {since}"
-        return Row(self.root, path, values, _config_text(run), _json(curve), signature, is_final, summary.refused)
+        return Row(
+            self.root,
+            path,
+            values,
+            _config_text(run),
+            _json(curve),
+            signature,
+            is_final,
+            summary.refused,
+        )
 
     def _load(self) -> dict[str, Row]:
         """Return the rows of the file; none where there is no file, or none that can be used."""
@@ -254,8 +284,10 @@ class Index:
         try:
             if file.is_file():
                 return self._read_rows(file)
-        except sqlite3.OperationalError as error:  # it may not be read, or is being written for long
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # a text that is no UTF-8 has none
+        # It may not be read, or is being written for long.
+        except sqlite3.OperationalError as error:
+            # A text that is no UTF-8 has none.
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
             self._damaged = code & 0xFF not in HARMLESS_ERRORS
         except OSError:
             pass  # the folder cannot be read, which `unreadable` reports
@@ -264,7 +296,10 @@ class Index:
         return {}
 
     def _read_rows(self, file: Path) -> dict[str, Row]:
-        """Return the rows of a file. Raises ValueError, and the errors of SQLite, where it is damaged or foreign."""
+        """Return the rows of a file.
+
+        Raises ValueError, and the errors of SQLite, where it is damaged or foreign.
+        """
         address = f"{file.absolute().as_uri()}?mode=ro"
         rows = {}
         with closing(sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as db:
@@ -307,7 +342,12 @@ class Index:
                 db.executemany("DELETE FROM runs WHERE path = ?", removed)
 
 
-HARMLESS_ERRORS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+HARMLESS_ERRORS = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+)
 """Errors of SQLite that say nothing against the file."""
 
 
@@ -320,7 +360,8 @@ def _sample(values: Sequence[float]) -> Sequence[float]:
 
 
 def find_remaining_forks(runs: Sequence[RunDir]) -> dict[str, list[str]]:
-    """Return, for runs that are to be deleted, the forks that would stay, by ids; forks are in the same folder of runs.
+    """Return, for runs that are to be deleted, the forks that would stay, by ids; forks are in the
+    same folder of runs.
 
     A run without such forks is left out.
     """
@@ -337,7 +378,10 @@ def find_remaining_forks(runs: Sequence[RunDir]) -> dict[str, list[str]]:
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    """Hold the lock of the folder of runs, so that one process writes. Raises OSError where another one does."""
+    """Hold the lock of the folder of runs, so that one process writes.
+
+    Raises OSError where another one does.
+    """
     folder = os.open(root, os.O_RDONLY)
     try:
         try:
@@ -356,7 +400,9 @@ def _json(value: Any) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """Say whether SQLite can hold a text: a name of a file may be any bytes, and JSON may have half a character."""
+    """Say whether SQLite can hold a text: a name of a file may be any bytes,
+    and JSON may have half a character.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -368,16 +414,26 @@ NUMBER = (int, float, type(None))
 TEXT_TYPES = (str, type(None))
 VALUE_TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("id", "name", "status"), (str,)),
-    **dict.fromkeys(("reason", "metric", "data", "device", "host", "torch", "parent", "git", "note"), TEXT_TYPES),
-    **dict.fromkeys(("duration", "epoch", "epochs", "iter", "iters", "iters_per_s", "updated", "params"), NUMBER),
+    **dict.fromkeys(
+        ("reason", "metric", "data", "device", "host", "torch", "parent", "git", "note"), TEXT_TYPES
+    ),
+    **dict.fromkeys(
+        ("duration", "epoch", "epochs", "iter", "iters", "iters_per_s", "updated", "params"), NUMBER
+    ),
     "begun": (float,),
     "ranks": (int,),
 }
-"""The types of the values in `RUN_KEYS`, but `tags`, a list of texts. All other values are numbers."""
+"""The types of the values in `RUN_KEYS`, but `tags`, a list of texts.
+
+All other values are numbers.
+"""
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a stored row. Raises ValueError where they are not of the types that readers rely on."""
+    """Return the values of a stored row.
+
+    Raises ValueError where they are not of the types that readers rely on.
+    """
     tags = values.get("tags")
     if not isinstance(tags, list) or not all(isinstance(word, str) for word in tags):
         raise ValueError("the tags are no list of texts")
@@ -395,7 +451,9 @@ def _make_begin_key(row: Row) -> tuple[str, float, str]:
 
 
 def _values(run: RunDir, summary: "RunSummary", metric: str) -> dict[str, Any]:
-    """Return everything that a run can be filtered by, sorted by or shown with; None where it has no value."""
+    """Return everything that a run can be filtered by, sorted by or shown with;
+    None where it has no value.
+    """
     state = summary.state
     facts = run.describe()
     tags, note = run.read_notes()
@@ -430,7 +488,8 @@ def _values(run: RunDir, summary: "RunSummary", metric: str) -> dict[str, Any]:
 def _add_metrics(values: dict[str, Any], state: "RunState") -> None:
     """Add the best and the last value of each metric.
 
-    Under the plain name a scalar comes first, as in the condition of a `when`; `last.NAME` is of validations alone.
+    Under the plain name a scalar comes first, as in the condition of a `when`; `last.NAME` is of
+    validations alone.
     """
     for name, best in state.metrics.best.items():
         values[f"best.{name}"] = best.value
@@ -484,7 +543,9 @@ def _config(run: RunDir) -> dict[str, Any]:
 
 
 def _commit(run: RunDir) -> str | None:
-    """Return the git commit in short, "dirty" if files differ from it, as the hook `env_info` has written it."""
+    """Return the git commit in short, "dirty" if files differ from it,
+    as the hook `env_info` has written it.
+    """
     with suppress(OSError, ValueError, KeyError, TypeError):
         git = read_object(read_regular(run.path / "environment.json"))["git"]
         commit = git["commit"][:8]

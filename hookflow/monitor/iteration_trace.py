@@ -1,4 +1,6 @@
-"""Single iterations in a trace, as a run writes them (see `hookflow.runner.logging.capture`), and their totals."""
+"""Single iterations in a trace, as a run writes them (see
+`hookflow.runner.logging.capture`), and their totals.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,10 +30,11 @@ HOST_TRACK = 0
 class SpanGroup:
     """The spans of one name at one place within the same span.
 
-    `kind` is the name of a phase, "hook", "wait" (of the training thread for an offloaded hook), "background" (an
-    offloaded hook in its own thread) or "outside". `point` is where a hook fires. `parts` has begin and duration of
-    each, in microseconds from the begin of the iteration. `device` are the microseconds that it took on an accelerator;
-    None where there is none. `nested` are the microseconds of the spans directly within it.
+    `kind` is the name of a phase, "hook", "wait" (of the training thread for an offloaded hook),
+    "background" (an offloaded hook in its own thread) or "outside". `point` is where a hook fires.
+    `parts` has begin and duration of each, in microseconds from the begin of the iteration.
+    `device` are the microseconds that it took on an accelerator; None where there is none. `nested`
+    are the microseconds of the spans directly within it.
     """
 
     name: str
@@ -46,7 +49,9 @@ class SpanGroup:
     chain: list[tuple[float, float]] = field(default_factory=list)
     """Begin and duration of what is on the critical chain."""
     since: int = 0
-    """The iteration of the first firing here of an offloaded hook, where that is an earlier one; else 0."""
+    """The iteration of the first firing here of an offloaded hook,
+    where that is an earlier one; else 0.
+    """
 
     @property
     def title(self) -> str:
@@ -78,10 +83,12 @@ class SpanGroup:
 
 @dataclass(slots=True)
 class TracedIteration:
-    """A traced iteration, how many microseconds it took, and its spans in the order in which they began.
+    """A traced iteration, how many microseconds it took, and its spans in the order in which they
+    began.
 
-    `device` are its microseconds on an accelerator; None where there is none. `has_lanes` says whether offloaded hooks
-    were at work, or waited for: else the whole training thread is the critical chain.
+    `device` are its microseconds on an accelerator; None where there is none. `has_lanes` says
+    whether offloaded hooks were at work, or waited for: else the whole training thread is the
+    critical chain.
     """
 
     it: int
@@ -93,9 +100,11 @@ class TracedIteration:
 
 @dataclass(frozen=True, slots=True)
 class TracedTotal:
-    """The time of a phase or a hook in one traced iteration, and in the mean of all of them, in microseconds.
+    """The time of a phase or a hook in one traced iteration, and in the mean of all of them, in
+    microseconds.
 
-    Neither has the time of other hooks that were called within it. `share` is that of the mean iteration.
+    Neither has the time of other hooks that were called within it. `share` is that of the mean
+    iteration.
     """
 
     name: str
@@ -120,8 +129,13 @@ def read_trace(path: Path) -> list[TracedIteration] | str:
 
 
 def traced_iterations(spans: Sequence[Event]) -> list[TracedIteration]:
-    """Return the iterations among the spans of a trace. Raises KeyError, TypeError or ValueError for other ones."""
-    host = _group_by_iteration(event for event in spans if event.get("tid", HOST_TRACK) == HOST_TRACK)
+    """Return the iterations among the spans of a trace.
+
+    Raises KeyError, TypeError or ValueError for other ones.
+    """
+    host = _group_by_iteration(
+        event for event in spans if event.get("tid", HOST_TRACK) == HOST_TRACK
+    )
     device = _group_by_iteration(event for event in spans if event.get("tid", HOST_TRACK) == DEVICE)
     lanes = read_lanes(event for event in spans if event.get("tid", HOST_TRACK) >= BACKGROUND)
     result = []
@@ -133,7 +147,9 @@ def traced_iterations(spans: Sequence[Event]) -> list[TracedIteration]:
 
 
 def _group_by_iteration(events: Iterable[Event]) -> dict[int, list[Event]]:
-    """Return the events of each whole iteration, its own first, and the others as they began, an outer one first."""
+    """Return the events of each whole iteration, its own first, and the others as they began,
+    an outer one first.
+    """
     result: dict[int, list[Event]] = {}
     for event in sorted(events, key=_order_of):
         it = event["args"]["iteration"]
@@ -155,14 +171,17 @@ def _make_traced_iteration(it: int, host: list[Event], device: list[Event]) -> T
         return TracedIteration(int(it), micros, rows)
     device_micros = float(device[0]["dur"])
     on_device = _group_spans(device[1:], float(device[0]["ts"]), device_micros)
-    by_label = {row.label: row.total for row in on_device}  # alone: work that waits is not nested as its launches
+    # alone: work that waits is not nested as its launches.
+    by_label = {row.label: row.total for row in on_device}
     for row in rows:
         row.device = by_label.get(row.label)
     return TracedIteration(int(it), micros, rows, device_micros)
 
 
 def _group_spans(events: list[Event], start: float, micros: float) -> list[SpanGroup]:
-    """Return the spans of an iteration of so many `micros` from `start` on, those of one name in one span together."""
+    """Return the spans of an iteration of so many `micros` from `start` on,
+    those of one name in one span together.
+    """
     rows: dict[tuple[str, ...], SpanGroup] = {}
     open_spans: list[tuple[float, tuple[str, ...]]] = []  # the end of each, and its key
     for event in events:
@@ -201,7 +220,9 @@ def _group_of(event: Event) -> SpanGroup:
 
 
 def _add_lanes(traced: TracedIteration, start: float, lanes: Sequence[BackgroundLane]) -> None:
-    """Add the rows of offloaded hooks to an iteration that began at `start`, and mark the critical chain on all."""
+    """Add the rows of offloaded hooks to an iteration that began at `start`,
+    and mark the critical chain on all.
+    """
     firings = {}
     for lane in lanes:
         of_hook = lane.firings_within(start, traced.micros)
@@ -210,7 +231,9 @@ def _add_lanes(traced: TracedIteration, start: float, lanes: Sequence[Background
     waits = []
     for row in traced.rows:
         if row.kind == "wait":
-            waits += [TrainingWait(row.name, begin, begin + duration) for begin, duration in row.parts]
+            waits += [
+                TrainingWait(row.name, begin, begin + duration) for begin, duration in row.parts
+            ]
     links = find_critical_chain(traced.micros, waits, firings)
     in_training = [link for link in links if link.track == TRAINING]
     for row in traced.rows:
@@ -237,7 +260,9 @@ def _lane_row(hook: str, firings: Sequence[LaneFiring], traced: TracedIteration)
 
 
 def _within(micros: float, begin: float, end: float) -> list[tuple[float, float]]:
-    """Return begin and duration of the part of a span that lies in an iteration, in a list; an empty one for none."""
+    """Return begin and duration of the part of a span that lies in an iteration, in a list;
+    an empty one for none.
+    """
     begin = max(begin, 0.0)
     end = min(end, micros)
     if begin < end:
@@ -245,7 +270,9 @@ def _within(micros: float, begin: float, end: float) -> list[tuple[float, float]
     return []
 
 
-def _overlaps(parts: Sequence[tuple[float, float]], links: Sequence[ChainLink]) -> list[tuple[float, float]]:
+def _overlaps(
+    parts: Sequence[tuple[float, float]], links: Sequence[ChainLink]
+) -> list[tuple[float, float]]:
     """Return begin and duration of what lies both in `parts` and in `links`."""
     result = []
     for begin, duration in parts:
@@ -258,12 +285,16 @@ def _overlaps(parts: Sequence[tuple[float, float]], links: Sequence[ChainLink]) 
 
 
 def total_by_phase(traced: Sequence[TracedIteration], place: int) -> list[TracedTotal]:
-    """Return what each phase took in the iteration at a place, without hooks, which are one of them; longest first."""
+    """Return what each phase took in the iteration at a place, without hooks,
+    which are one of them; longest first.
+    """
     return _compute_totals([_phase_times(iteration) for iteration in traced], traced, place)
 
 
 def total_by_hook(traced: Sequence[TracedIteration], place: int) -> list[TracedTotal]:
-    """Return what each hook took in the iteration at a place at all of its points together; longest first."""
+    """Return what each hook took in the iteration at a place at all of its
+    points together; longest first.
+    """
     return _compute_totals([_hook_times(iteration) for iteration in traced], traced, place)
 
 
@@ -301,7 +332,9 @@ def _compute_totals(
         kind = "hooks"
         if name in PHASES:
             kind = name
-        result.append(TracedTotal(name, kind, times[place].get(name, 0.0), total / len(times), share))
+        result.append(
+            TracedTotal(name, kind, times[place].get(name, 0.0), total / len(times), share)
+        )
     return sorted(result, key=lambda each: each.mean, reverse=True)
 
 

@@ -10,7 +10,9 @@ from hookflow.events.records import Media
 from hookflow.numbers import format_count, format_many, number
 from hookflow.text import ESCAPE_SEQUENCE
 
-Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics", "image", "text", "histogram"]
+Kind = Literal[
+    "info", "warn", "error", "checkpoint", "command", "metrics", "image", "text", "histogram"
+]
 
 KIND_GLYPHS: dict[Kind, str] = dict(zip(get_args(Kind), "·▲✗◆◉◇▣¶▟", strict=True))
 
@@ -20,11 +22,12 @@ ERROR_ACTION_LABELS = {"raise": "ends the run", "disable": "hook switched off", 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more than a line.
+    """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more
+    than a line.
 
-    `own`: no record of rank 0 has it, but another rank or the monitor itself. `it` is the iteration of the record of
-    rank 0. `shows`: the number of the item in the gallery; `more`: how many more came with it. `ends_run`: it is the
-    failure that ends the run.
+    `own`: no record of rank 0 has it, but another rank or the monitor itself. `it` is the iteration
+    of the record of rank 0. `shows`: the number of the item in the gallery; `more`: how many more
+    came with it. `ends_run`: it is the failure that ends the run.
     """
 
     number: int
@@ -49,7 +52,9 @@ class Entry:
 
 
 class RepeatedEntry(NamedTuple):
-    """Warnings or errors of one text: the first entry, the iteration of the last one, and how many there were."""
+    """Warnings or errors of one text: the first entry, the iteration of the last one,
+    and how many there were.
+    """
 
     first: Entry
     it: int | None
@@ -64,13 +69,17 @@ class Moment(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """A recording: what there is to go to, and when each attempt began and ended, in seconds since 1970."""
+    """A recording: what there is to go to, and when each attempt began and ended,
+    in seconds since 1970.
+    """
 
     moments: Sequence[Moment]
     attempts: Sequence[tuple[float, float]]
 
     def place(self, t: float) -> float:
-        """Return the seconds of the attempts up to a moment; the time between them has no length."""
+        """Return the seconds of the attempts up to a moment;
+        the time between them has no length.
+        """
         passed = 0.0
         for began, ended in self.attempts:
             passed += min(max(t - began, 0.0), ended - began)
@@ -78,7 +87,9 @@ class Timeline(NamedTuple):
 
 
 class Journal:
-    """The last entries, the last warnings and errors, and of all of these: how many, and each text once."""
+    """The last entries, the last warnings and errors, and of all of these: how many,
+    and each text once.
+    """
 
     LIMIT = 2000
 
@@ -91,7 +102,9 @@ class Journal:
         self.repeated: dict[tuple[Kind, str, str], RepeatedEntry] = {}
         """The first LIMIT texts."""
 
-    def add(self, t: float, kind: Kind, source: str, text: str, detail: str = "", **facts: Any) -> Entry:
+    def add(
+        self, t: float, kind: Kind, source: str, text: str, detail: str = "", **facts: Any
+    ) -> Entry:
         """Add an entry; `facts` are its other fields."""
         entry = Entry(self._next, t, kind, source, text, detail, **facts)
         self._entries.append(entry)
@@ -114,7 +127,10 @@ class Journal:
             self.repeated[key] = RepeatedEntry(entry, entry.it, 1)
 
     def add_shown(self, t: float, kind: Kind, source: str, text: str, it: int, shows: int) -> None:
-        """Add something to look at. The logs of one hook, kind and iteration are one entry: there may be many."""
+        """Add something to look at.
+
+        The logs of one hook, kind and iteration are one entry: there may be many.
+        """
         last = None
         if self._entries:
             last = self._entries[-1]
@@ -166,7 +182,9 @@ class MediaGallery:
     def add(self, record: Media) -> MediaItem:
         shown = MediaItem(self._next, record)
         self._next += 1
-        self._of.setdefault((record["k"], record["name"]), deque(maxlen=MAX_KEPT_ENTRIES)).append(shown)
+        self._of.setdefault((record["k"], record["name"]), deque(maxlen=MAX_KEPT_ENTRIES)).append(
+            shown
+        )
         return shown
 
     def forget_after(self, it: int) -> None:
@@ -219,4 +237,6 @@ def describe_briefly(record: Media) -> str:
                 words = f"{words[:60]}…"
             return f'"{record["name"]}": {words}'
     edges = record["edges"]
-    return f'"{record["name"]}": {describe_extent(record)}, {number(edges[0])} … {number(edges[-1])}'
+    return (
+        f'"{record["name"]}": {describe_extent(record)}, {number(edges[0])} … {number(edges[-1])}'
+    )

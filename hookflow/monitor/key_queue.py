@@ -1,4 +1,6 @@
-"""The keys that have come and are not handled yet: each waits until what the one before it began has been done."""
+"""The keys that have come and are not handled yet:
+each waits until what the one before it began has been done.
+"""
 
 import asyncio
 from collections import deque
@@ -18,8 +20,9 @@ SECONDS_BETWEEN_LOOKS = 0.005
 class KeyQueue:
     """Hands keys on one at a time.
 
-    Textual sends a key to the widget that has the focus when the key comes. Where the key before it opens a dialog, or
-    a line to type in, that is still the widget below: "q" and "d" typed in one go would not detach.
+    Textual sends a key to the widget that has the focus when the key comes. Where the key before it
+    opens a dialog, or a line to type in, that is still the widget below: "q" and "d" typed in one
+    go would not detach.
     """
 
     def __init__(self, app: App[Any], hand_on: Callable[[Key], Awaitable[None]]) -> None:
@@ -38,7 +41,9 @@ class KeyQueue:
         self._app.run_worker(self._follow(receiver), group="keys", name="keys")
 
     async def _send_next(self) -> MessagePump | None:
-        """Hand the next key on; return who has received it, None while no screen is there to do so."""
+        """Hand the next key on; return who has received it,
+        None while no screen is there to do so.
+        """
         key = self._waiting.popleft()
         if not self._app.screen_stack:
             return None
@@ -64,7 +69,9 @@ class KeyQueue:
             return
 
     async def _wait_for_handlers(self, receiver: MessagePump | None) -> None:
-        """Wait until a key has gone from its receiver up to the app, and a screen that it opens has been made."""
+        """Wait until a key has gone from its receiver up to the app,
+        and a screen that it opens has been made.
+        """
         node = receiver
         while node is not None:
             await _wait_for_queue(node)
@@ -76,7 +83,9 @@ class KeyQueue:
 
 
 async def _wait_for_queue(node: MessagePump) -> None:
-    """Wait until the messages that a widget has received so far are handled; not where it takes no more."""
+    """Wait until the messages that a widget has received so far are handled;
+    not where it takes no more.
+    """
     is_reached = asyncio.Event()
     if node.call_later(is_reached.set):
         await is_reached.wait()

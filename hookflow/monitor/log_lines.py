@@ -21,8 +21,8 @@ LineKey = tuple[bool, int]
 class LogLine:
     """A line of the log; of an event with its entry.
 
-    `time` is None where it is not known: a line that was printed before anybody looked. `level` is a place in
-    `SEVERITY_LEVELS`.
+    `time` is None where it is not known: a line that was printed before anybody looked. `level` is
+    a place in `SEVERITY_LEVELS`.
     """
 
     key: LineKey
@@ -48,7 +48,9 @@ def line_of_entry(entry: Entry) -> LogLine:
     if entry.kind in SEVERITY_LEVELS:
         level = SEVERITY_LEVELS.index(entry.kind)
     style = ENTRY_STYLES.get(entry.kind, "")
-    return LogLine((False, entry.number), entry.t, level, entry.glyph, style, entry.source, entry.text, entry)
+    return LogLine(
+        (False, entry.number), entry.t, level, entry.glyph, style, entry.source, entry.text, entry
+    )
 
 
 def line_of_output(printed: PrintedLine) -> LogLine:
@@ -71,8 +73,8 @@ def line_of_output(printed: PrintedLine) -> LogLine:
 class LogMerger:
     """Merges the events of a run and what its training printed.
 
-    Lines that were printed before anybody looked have no time; they stand where the file was last written. Lines are
-    made once, as there may be thousands.
+    Lines that were printed before anybody looked have no time; they stand where the file was last
+    written. Lines are made once, as there may be thousands.
     """
 
     def __init__(self) -> None:
@@ -81,7 +83,10 @@ class LogMerger:
         self._printed: Sequence[PrintedLine] = ()
 
     def merge(self, store: RunStore) -> list[LogLine]:
-        """Return all lines, the newest last. Printed lines stay as they are while the view is frozen."""
+        """Return all lines, the newest last.
+
+        Printed lines stay as they are while the view is frozen.
+        """
         events = self._make_event_lines(store.state.journal)
         if store.is_replay:
             self._printed = ()  # a recording does not tell when a line was printed
@@ -98,7 +103,9 @@ class LogMerger:
         return result
 
     def _make_event_lines(self, journal: Iterable[Entry]) -> list[tuple[float, LogLine]]:
-        """Return the line of each entry with its place in time; an entry may have changed, as more came with it."""
+        """Return the line of each entry with its place in time; an entry may have changed,
+        as more came with it.
+        """
         known = self._of_entries
         self._of_entries = {}
         result = []
@@ -160,7 +167,9 @@ class LogFilter:
         return [
             line
             for line in lines
-            if line.level >= self.level and self._has_source(line) and has_words(f"{line.source} {line.text}")
+            if line.level >= self.level
+            and self._has_source(line)
+            and has_words(f"{line.source} {line.text}")
         ]
 
     def _has_source(self, line: LogLine) -> bool:
@@ -172,6 +181,8 @@ class LogFilter:
 
 
 def list_sources(lines: Iterable[LogLine]) -> list[str]:
-    """Return what the source of the lines can be chosen from, in the order in which the choice goes round."""
+    """Return what the source of the lines can be chosen from,
+    in the order in which the choice goes round.
+    """
     own = dict.fromkeys(line.source for line in lines if line.entry is not None)
     return [EVERYTHING, EVENTS, PRINTED, *own]

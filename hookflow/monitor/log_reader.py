@@ -1,4 +1,6 @@
-"""Reads the event logs of a run: one reader for each log, with a filter, and one that merges those of all ranks."""
+"""Reads the event logs of a run: one reader for each log, with a filter,
+and one that merges those of all ranks.
+"""
 
 import re
 from collections import deque
@@ -14,7 +16,9 @@ from hookflow.events.records import MAX_WORLD_SIZE, Record
 from hookflow.events.rundir import RunDir
 
 RECENT_BYTES = 1 << 19
-"""Bytes at the end of a log, when it is first looked at, in which no record is old: some minutes."""
+"""Bytes at the end of a log, when it is first looked at,
+in which no record is old: some minutes.
+"""
 
 
 def line_start(kind: str) -> bytes:
@@ -49,8 +53,8 @@ SHARED_STARTS = tuple(line_start(kind) for kind in SHARED_KINDS)
 class RecordFilter:
     """Which lines of a log are left out before they are parsed, by how they begin.
 
-    `never` are always left out, `old` before the last `RECENT_BYTES`. Of `thinned` the last one of each attempt is
-    read.
+    `never` are always left out, `old` before the last `RECENT_BYTES`. Of `thinned` the last one of
+    each attempt is read.
     """
 
     never: tuple[bytes, ...] = ()
@@ -108,7 +112,9 @@ class LogReader(TailReader[Record]):
         return records + self._take_thinned()
 
     def _take_thinned(self) -> list[Record]:
-        """Return the last records of those that were left out; a line that is no record is passed over."""
+        """Return the last records of those that were left out;
+        a line that is no record is passed over.
+        """
         records = []
         for line in self._thinned.values():
             with suppress(ValueError):
@@ -164,7 +170,8 @@ def make_other_rank_reader(path: Path) -> LogReader:
 class RunLogReader:
     """Reads on in the logs of all ranks; a log that comes late, or lags behind, harms nothing.
 
-    `unreadable` are the logs of ranks that cannot be read, in words; the code that reports them takes them out.
+    `unreadable` are the logs of ranks that cannot be read, in words; the code that reports them
+    takes them out.
     """
 
     def __init__(self, run: RunDir, record_filter: RecordFilter = EVERY_RECORD) -> None:
@@ -190,7 +197,9 @@ class RunLogReader:
         return reader
 
     def read(self) -> Iterator[tuple[int, Record]]:
-        """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
+        """Yield what is new with the rank that has written it; of what is there,
+        what is oldest first.
+        """
         self._find_new_ranks()
         unfinished = self.readers  # those that may have more than was read
         while True:

@@ -1,4 +1,6 @@
-"""The metrics of a run as lines over its iterations: what there is of each, cut into the columns of a chart."""
+"""The metrics of a run as lines over its iterations: what there is of each,
+cut into the columns of a chart.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +35,9 @@ MetricLines = Sequence[MetricLine]
 
 
 def gather_metrics(state: RunState) -> dict[str, list[MetricLine]]:
-    """Return what can be drawn over the iterations, by name, in the order in which the names were first logged."""
+    """Return what can be drawn over the iterations, by name,
+    in the order in which the names were first logged.
+    """
     metrics: dict[str, list[MetricLine]] = {}
     for scalar, series in state.scalars.items():
         metrics.setdefault(base_name(scalar), []).append(MetricLine("train", series))
@@ -43,7 +47,9 @@ def gather_metrics(state: RunState) -> dict[str, list[MetricLine]]:
 
 
 def first_metrics(state: RunState) -> list[str]:
-    """Return the metrics with the most important first: the loss, the monitored ones, those of validations, others."""
+    """Return the metrics with the most important first: the loss, the monitored ones,
+    those of validations, others.
+    """
     names = list_chart_names(state.scalars, state.metrics.series)
     monitored = [name for name in state.monitored if name in names]
     loss = [name for name in ("loss",) if name in names]
@@ -61,7 +67,9 @@ def end_iterations(lines: Iterable[MetricLine]) -> list[int]:
 
 
 def compute_column_edges(axis: Axis, progress: Progress, columns: int) -> list[float]:
-    """Return the iterations between which the columns of a chart lie, one more than there are columns."""
+    """Return the iterations between which the columns of a chart lie,
+    one more than there are columns.
+    """
     edges = []
     for column in range(columns + 1):
         edges.append(progress.it(axis.at(column / columns)))
@@ -72,7 +80,8 @@ def compute_column_edges(axis: Axis, progress: Progress, columns: int) -> list[f
 def make_curves(
     lines: MetricLines, axis: Axis, progress: Progress, columns: int, smoothing: float = 0.0
 ) -> list[Curve]:
-    """Return the lines in so many columns, each with its extremes; those of the training are smoothed.
+    """Return the lines in so many columns, each with its extremes; those of the training are
+    smoothed.
 
     `smoothing` is the factor of the moving average, from 0 to below 1.
     """
@@ -95,13 +104,18 @@ def make_curves(
 
 
 def make_marks(state: RunState, progress: Progress) -> list[Mark]:
-    """Return the checkpoints and the troubles of the training as marks of an x-axis, errors last."""
-    marks = [Mark(progress.at(checkpoint["it"]), "◆", "checkpoint") for checkpoint in state.checkpoints]
+    """Return the checkpoints and the troubles of the training as
+    marks of an x-axis, errors last.
+    """
+    marks = [
+        Mark(progress.at(checkpoint["it"]), "◆", "checkpoint") for checkpoint in state.checkpoints
+    ]
     troubles = [entry for entry in state.journal if entry.trouble and entry.it]
     troubles.sort(key=lambda entry: entry.kind, reverse=True)
     for entry in troubles:
         assert entry.it is not None
-        it = min(entry.it, state.it)  # the iteration that fails is not done: it is drawn at the end of the axis
+        # The iteration that fails is not done: it is drawn at the end of the axis.
+        it = min(entry.it, state.it)
         marks.append(Mark(progress.at(it), entry.glyph, entry.kind))
     return marks
 
@@ -131,7 +145,9 @@ def _collect_finite_means(buckets: Sequence[ValueBucket | None]) -> dict[int, fl
 
 
 def describe_holes(series: Series) -> str:
-    """Return where values are not finite, the first places and the newest; empty where all are finite."""
+    """Return where values are not finite, the first places and the newest;
+    empty where all are finite.
+    """
     holes = series.broken
     if not holes:
         return ""
@@ -143,7 +159,10 @@ def describe_holes(series: Series) -> str:
     if ends_in_hole and len(holes) == 1:
         words = f"{kind} since it {holes[0].first}"
     else:
-        places = [f"{hole.first}" if hole.first == hole.last else f"{hole.first}–{hole.last}" for hole in holes]
+        places = [
+            f"{hole.first}" if hole.first == hole.last else f"{hole.first}–{hole.last}"
+            for hole in holes
+        ]
         if len(places) > MAX_NAMED_HOLES:
             places = [*places[: MAX_NAMED_HOLES - 1], "…", places[-1]]
         words = f"{kind} at it {', '.join(places)}"

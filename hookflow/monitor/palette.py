@@ -1,4 +1,6 @@
-"""The command palette: every action of the page in focus, and every command to the run, by the words that users say."""
+"""The command palette: every action of the page in focus, and every command to the run,
+by the words that users say.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,7 +43,9 @@ COMMAND_SYNONYMS = {
     "validate": "evaluate evaluation val test now",
     "window": "average mean lifetime minute",
 }
-"""By the name of an action or a command words that users say for it, beside its own name and sentence."""
+"""By the name of an action or a command words that users say for it,
+beside its own name and sentence.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,9 @@ class ActionOption:
 
 
 class ActionProvider(Provider):
-    """Offers the named actions of the screen and of the app, and the commands to the run that are none of them."""
+    """Offers the named actions of the screen and of the app,
+    and the commands to the run that are none of them.
+    """
 
     @property
     def dashboard(self) -> Dashboard:
@@ -84,17 +90,26 @@ class ActionProvider(Provider):
         for name, command in COMMANDS.items():
             if name not in known:
                 run_command = cast("Any", self.app).run_command
-                yield ActionOption(name, f"{command.about} {command.takes}".rstrip(), "", partial(run_command, name))
+                yield ActionOption(
+                    name,
+                    f"{command.about} {command.takes}".rstrip(),
+                    "",
+                    partial(run_command, name),
+                )
 
     async def discover(self) -> Hits:
         for offer in self._iter_offers():
             yield DiscoveryHit(offer.title, offer.call, help=offer.name)
 
     async def search(self, query: str) -> Hits:
-        """Yield what has the words of a query; only where nothing has, what has its letters in this order."""
+        """Yield what has the words of a query; only where nothing has,
+        what has its letters in this order.
+        """
         words = query.lower().split()
         offers = [*self._iter_offers()]
-        matching = [offer for offer in offers if all(word in offer.searched.lower() for word in words)]
+        matching = [
+            offer for offer in offers if all(word in offer.searched.lower() for word in words)
+        ]
         matcher = self.matcher(query)
         for offer in matching or offers:
             if matching:
@@ -106,7 +121,9 @@ class ActionProvider(Provider):
 
 
 def score_offer(offer: ActionOption, words: Sequence[str]) -> float:
-    """Return how well an offer fits words: best by its name, then by words that begin so, then by parts of words."""
+    """Return how well an offer fits words: best by its name, then by words that begin so,
+    then by parts of words.
+    """
     score = 0.0
     known = offer.searched.lower().split()
     for word in words:

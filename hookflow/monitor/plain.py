@@ -1,6 +1,8 @@
-"""A run without a screen: plain lines for logs and pipes, on a terminal with progress bars below; or its raw records.
+"""A run without a screen: plain lines for logs and pipes, on a terminal with progress bars below;
+or its raw records.
 
-A line has one fact, its kind in front, and no control characters. Bars are there only while the run is followed.
+A line has one fact, its kind in front, and no control characters. Bars are there only while the run
+is followed.
 """
 
 import re
@@ -62,13 +64,19 @@ KIND_COLOURS = {
 
 
 class LineWriter:
-    """Writes lines below one another; with `has_bars` in colour, above bars, which leave at the end of this context."""
+    """Writes lines below one another; with `has_bars` in colour, above bars,
+    which leave at the end of this context.
+    """
 
     def __init__(self, out: TextIO, has_bars: bool) -> None:
         self.has_bars = has_bars
         self.console = Console(file=out, highlight=False, markup=False, emoji=False)
         self._bars = RedrawnBlock(
-            console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            console=self.console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
 
     def __enter__(self) -> Self:
@@ -89,7 +97,8 @@ class LineWriter:
         if match:
             text.stylize("dim", *match.span("clock"))
             text.stylize(KIND_COLOURS.get(match["kind"], ""), *match.span("kind"))
-        self.console.print(text, soft_wrap=line.startswith("output"))  # output stays as it was laid out
+        # Output stays as it was laid out.
+        self.console.print(text, soft_wrap=line.startswith("output"))
 
     def show_bars(self, state: RunState) -> None:
         """Draw the bars as the run is now."""
@@ -108,13 +117,19 @@ MAX_RELAYED = 1000
 """Printed lines that are remembered, so that a traceback is not printed twice."""
 
 ChildExit = Callable[[], int | None]
-"""Returns the exit code of the process that trains once it has ended, when the caller is its parent."""
+"""Returns the exit code of the process that trains once it has ended,
+when the caller is its parent.
+"""
 
 
 def print_records(run: RunDir, out: TextIO, *, child_exit: ChildExit | None = None) -> int:
-    """Print each record of the event log, of several ranks that of rank 0, as a line of JSON; see `follow`."""
+    """Print each record of the event log, of several ranks that of rank 0,
+    as a line of JSON; see `follow`.
+    """
     live = LogFollower(run, kept=child_exit is not None and not count_attempts(run))
-    return show_records(run, live, lambda record: print(encode(record), file=out, flush=True), child_exit)
+    return show_records(
+        run, live, lambda record: print(encode(record), file=out, flush=True), child_exit
+    )
 
 
 def print_run(
@@ -127,12 +142,14 @@ def print_run(
 ) -> int:
     """Print the run until it has ended or its process is gone; return the exit code to leave with.
 
-    With `bars`, for which `out` must be a terminal, progress bars stand below the lines, and a table of the metrics at
-    the end. The exit code is the run's own, or 1 when it went without an end record. `interrupts` returns how often
-    Ctrl-C has been pressed. For a resumed run the newest attempt is printed, with the changes. A mistake that ends a
-    run before it has begun is left for the caller that has started it.
+    With `bars`, for which `out` must be a terminal, progress bars stand below the lines, and a
+    table of the metrics at the end. The exit code is the run's own, or 1 when it went without an
+    end record. `interrupts` returns how often Ctrl-C has been pressed. For a resumed run the newest
+    attempt is printed, with the changes. A mistake that ends a run before it has begun is left for
+    the caller that has started it.
     """
-    live = LogFollower(run, kept=child_exit is not None)  # a long log opens at once afterwards, after any viewer
+    # A long log opens at once afterwards, after any viewer.
+    live = LogFollower(run, kept=child_exit is not None)
     attempts = count_attempts(run)
     with LineWriter(out, bars) as writer:
         is_parent = child_exit is not None
@@ -168,9 +185,18 @@ def print_run(
 
 
 class RunPrinter:
-    """Prints a line for each fact; the attempts before the one numbered `skip` are folded in silence."""
+    """Prints a line for each fact; the attempts before the one
+    numbered `skip` are folded in silence.
+    """
 
-    def __init__(self, run: RunDir, live: LogFollower, writer: LineWriter, output: OutputReader, skip: int = 0) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        live: LogFollower,
+        writer: LineWriter,
+        output: OutputReader,
+        skip: int = 0,
+    ) -> None:
         self._run = run
         self._live = live
         self._writer = writer
@@ -186,7 +212,8 @@ class RunPrinter:
         self._stall = StallWatch(run, live)
         self._progress_due = 0.0  # when the last line on progress was due
         self._progress_it = -1  # and its iteration
-        self._work_told: dict[tuple[str, str], float] = {}  # when the last line on some work of a hook was due
+        # When the last line on some work of a hook was due.
+        self._work_told: dict[tuple[str, str], float] = {}
 
     def take(self, record: Record) -> None:
         """Print a record; frames and scalars only now and then."""
@@ -199,11 +226,15 @@ class RunPrinter:
             self.divide(record["t"], self._attempt)
             for entry in self._live.state.attempts[-1].prepared:
                 self._print(f"{format_clock(entry.t)} {_entry_line(entry)}")
-        self._print(*(f"{format_clock(record['t'])} {line}" for line in self._lines(record, entries)))
+        self._print(
+            *(f"{format_clock(record['t'])} {line}" for line in self._lines(record, entries))
+        )
         self._print(*self._iter_own_lines(entries))
 
     def warn(self) -> None:
-        """Print what has come from other ranks, or from the monitor itself, since the last record of rank 0."""
+        """Print what has come from other ranks, or from the monitor itself,
+        since the last record of rank 0.
+        """
         entries = self._new_entries()
         if self._attempt >= self._skip:
             self._print(*self._iter_own_lines(entries))
@@ -218,7 +249,9 @@ class RunPrinter:
         self._print(f"{format_clock(time.time())} {_line(kind, text)}")
 
     def look(self, interrupts: int, over: bool) -> None:
-        """Print what has no record: that Ctrl-C was pressed, and its effect; that the run hangs, or is lost."""
+        """Print what has no record: that Ctrl-C was pressed, and its effect;
+        that the run hangs, or is lost.
+        """
         while self._interrupts < interrupts:
             self._interrupts += 1
             self.say("Ctrl-C", self._describe_interrupt())
@@ -237,10 +270,14 @@ class RunPrinter:
             return "ending at once, without saving"
         if not self._live.state.iterating:  # it may not have begun: then there is nothing to save
             return "ending as soon as possible; Ctrl-C again ends at once without saving"
-        return "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving"
+        return (
+            "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving"
+        )
 
     def print_output(self, over: bool = False) -> None:
-        """Print the output of the training since the last time; `over`, also a line that it has not ended."""
+        """Print the output of the training since the last time; `over`,
+        also a line that it has not ended.
+        """
         for line in self._output.read(over):
             self._relayed.append(line)
             if line in self._expected:
@@ -266,7 +303,9 @@ class RunPrinter:
                     yield f"{format_clock(entry.t)} {line}"
 
     def _format_traceback(self, text: str) -> list[str]:
-        """Return the lines of a traceback, unless it is a message alone, or the training has printed it."""
+        """Return the lines of a traceback, unless it is a message alone,
+        or the training has printed it.
+        """
         if "\n" not in text.strip():
             return []
         self.print_output()  # what is recorded is printed at once, perhaps since the last look
@@ -290,7 +329,9 @@ class RunPrinter:
             case "frame":
                 return self._format_frame_progress(record)
             case "metrics" | "checkpoint":
-                return [_line(entry.source, place, entry.text) for entry in entries if not entry.own]
+                return [
+                    _line(entry.source, place, entry.text) for entry in entries if not entry.own
+                ]
             case "image" | "text" | "histogram":
                 return [_line(record["k"], place, describe_briefly(record))]
             case "progress":
@@ -298,22 +339,31 @@ class RunPrinter:
             case "error":
                 return self._error_lines(record)
             case "refused" if not state.failed_to_start:
-                return [*map(_entry_line, entries), *self._format_traceback(record.get("traceback", ""))]
+                return [
+                    *map(_entry_line, entries),
+                    *self._format_traceback(record.get("traceback", "")),
+                ]
             case "end" | "refused":
                 return self._end_lines(entries)
         return [_entry_line(entry) for entry in entries if not entry.own]
 
     def _end_lines(self, entries: list[Entry]) -> list[str]:
-        """Return the lines for the end of a run; of one that has failed to start they are printed already."""
+        """Return the lines for the end of a run; of one that has failed to
+        start they are printed already.
+        """
         if self._live.state.failed_to_start:
             return []
         first_sentence = self._raised.partition(". ")[0]  # the line of the error has all sentences
         return [_line("end", entry.text.replace(self._raised, first_sentence)) for entry in entries]
 
     def _format_frame_progress(self, record: Frame) -> list[str]:
-        """Return the line of the progress, where it is time for one and there is no bar that shows it."""
+        """Return the line of the progress, where it is time for one and
+        there is no bar that shows it.
+        """
         done = self._live.state.it
-        is_due = record["t"] - self._progress_due >= PROGRESS_INTERVAL and record["stage"] == "train"
+        is_due = (
+            record["t"] - self._progress_due >= PROGRESS_INTERVAL and record["stage"] == "train"
+        )
         if self._writer.has_bars or not is_due or done == self._progress_it:
             return []
         self._record_progress(record["t"], done)
@@ -330,7 +380,11 @@ class RunPrinter:
         else:
             self._work_told[key] = record["t"]
         done = out_of(record["done"], record["total"] or None)
-        return [_line("progress", f"{format_work_name(record)}  {done}  {format_span(record['seconds'])}")]
+        return [
+            _line(
+                "progress", f"{format_work_name(record)}  {done}  {format_span(record['seconds'])}"
+            )
+        ]
 
     def _error_lines(self, record: Error) -> list[str]:
         self._raised = f"{record['type']}: {one_line(record['text'])}"
@@ -386,7 +440,9 @@ def _entry_line(entry: Entry) -> str:
 
 
 def _format_place(state: RunState, epoch: int, it: int) -> str:
-    return f"epoch {out_of(epoch, state.run.get('max_epochs'))}  iter {out_of(it, state.total_iters)}"
+    return (
+        f"epoch {out_of(epoch, state.run.get('max_epochs'))}  iter {out_of(it, state.total_iters)}"
+    )
 
 
 def _first_lines(run: RunDir, live: LogFollower) -> list[str]:

@@ -1,4 +1,6 @@
-"""The output of the training: stdout and stderr, which share one file, read line by line as it grows."""
+"""The output of the training: stdout and stderr, which share one file,
+read line by line as it grows.
+"""
 
 import re
 from collections import deque
@@ -17,7 +19,9 @@ MAX_LINES = 10_000
 
 
 def tidy(line: str) -> str:
-    """Return a line as it looks in the end: of a progress bar, which goes back again and again, the last state."""
+    """Return a line as it looks in the end: of a progress bar,
+    which goes back again and again, the last state.
+    """
     states = [part for part in ESCAPE_SEQUENCE.sub("", line).split("\r") if part.strip()]
     if not states:
         return ""
@@ -25,7 +29,9 @@ def tidy(line: str) -> str:
 
 
 class OutputReader:
-    """Reads what has been printed since the last look; at first at most `back` bytes of what was there before."""
+    """Reads what has been printed since the last look;
+    at first at most `back` bytes of what was there before.
+    """
 
     def __init__(self, path: Path, *, back: int | None = None) -> None:
         self._path = path
@@ -58,7 +64,8 @@ class OutputReader:
 class PrintedLine(NamedTuple):
     """A printed line; `number` counts those that were read.
 
-    `seen` is when it was read, in seconds since 1970; of what was there before, when the file was last written.
+    `seen` is when it was read, in seconds since 1970; of what was there before, when the file was
+    last written.
     `is_timed`: that is about when it was printed, too.
     """
 
@@ -106,9 +113,11 @@ class PrintedOutput:
 FRACTION_PATTERN = r"[-+]?(\d*\.\d|nan\b|inf\b)"
 INTEGER_PATTERN = r"[-+]?\d+(e[-+]?\d+)?\s*(%|[,;|)]|$|\w+\s*[:=])"
 MEASUREMENT_PATTERN = (
-    rf"(?!['\")\]]*\s*[:=|]?\s*({FRACTION_PATTERN}|{INTEGER_PATTERN})|\s\w+\s*[:=]?\s*{FRACTION_PATTERN})"
+    rf"(?!['\")\]]*\s*[:=|]?\s*({FRACTION_PATTERN}|{INTEGER_PATTERN})"
+    rf"|\s\w+\s*[:=]?\s*{FRACTION_PATTERN})"
 )
-"""Characters that do not follow a word of an error: a number, of which the word, or it and the next one, is the name.
+"""Characters that do not follow a word of an error: a number, of which the word, or it and the next
+one, is the name.
 """
 
 LINE_BEGIN_PATTERN = r"^\W*(\d[\d:.,/TZ -]*\W*)?"
@@ -124,7 +133,10 @@ ERROR = re.compile(
     rf"|\w(?i:error): \[Errno"
     rf"|\bTraceback\b"
 )
-"""The signs of an error in a printed line. The word alone is none: it is in names of metrics, too."""
+"""The signs of an error in a printed line.
+
+The word alone is none: it is in names of metrics, too.
+"""
 
 SUSPICIOUS_WORDS = re.compile("warn|error|critical|fatal|exception|traceback", re.IGNORECASE)
 """The parts of a line of a level: a quick look before the patterns."""

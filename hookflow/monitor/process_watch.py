@@ -1,4 +1,5 @@
-"""Looks at the processes of a run and at this machine. A look takes its time, so it belongs in a thread.
+"""Looks at the processes of a run and at this machine. A look takes its time, so it belongs in a
+thread.
 
 Each look returns an immutable value, and reads no state that another thread changes.
 """
@@ -27,8 +28,8 @@ Place = tuple[int, float]
 class LocalRanks:
     """The state of a run for a look at its processes, copied for the thread that looks.
 
-    `pids` are of the ranks on this machine, by rank; `silent` are the ranks that have written nothing for long;
-    `moved` is when the training was last seen to get on.
+    `pids` are of the ranks on this machine, by rank; `silent` are the ranks that have written
+    nothing for long; `moved` is when the training was last seen to get on.
     """
 
     pids: Mapping[int, int]
@@ -55,7 +56,9 @@ def read_training_places(run: RunDir, ranks: Iterable[int]) -> dict[int, Place]:
 
 
 def read_stacks(run: RunDir, pids: Mapping[int, int]) -> dict[int, list[str]]:
-    """Return the stacks of the training threads of ranks on this machine, the innermost frame first; takes seconds."""
+    """Return the stacks of the training threads of ranks on this machine,
+    the innermost frame first; takes seconds.
+    """
     return {rank: stack(pid, run.output) for rank, pid in pids.items()}
 
 
@@ -63,8 +66,9 @@ def read_stacks(run: RunDir, pids: Mapping[int, int]) -> dict[int, list[str]]:
 class ProcessView:
     """The processes of a run as they were seen last.
 
-    `suspicion` is what may have ended a process that is gone. `inside` is where the training threads are, by rank;
-    `stacks` are theirs, taken at the moment `looked` (seconds since 1970) of a stall since `stalled_since`.
+    `suspicion` is what may have ended a process that is gone. `inside` is where the training
+    threads are, by rank; `stacks` are theirs, taken at the moment `looked` (seconds since 1970) of
+    a stall since `stalled_since`.
     """
 
     life: Life
@@ -77,7 +81,8 @@ class ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class StackRequest:
-    """The processes whose stacks are to be taken: of all ranks where they are `shown`, of the blocking ones in a stall.
+    """The processes whose stacks are to be taken: of all ranks where they are `shown`, of the
+    blocking ones in a stall.
 
     `again`: they are taken though there are some.
     """
@@ -88,7 +93,9 @@ class StackRequest:
     stalls: bool = False
     again: bool = False
 
-    def find_ranks_without_stack(self, before: ProcessView, inside: Mapping[int, Place]) -> Collection[int]:
+    def find_ranks_without_stack(
+        self, before: ProcessView, inside: Mapping[int, Place]
+    ) -> Collection[int]:
         """Return the ranks whose stacks are missing."""
         if not inside:
             return ()
@@ -122,7 +129,10 @@ def inspect_process(run: RunDir, before: ProcessView, request: StackRequest) -> 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU: `busy` in hundredths, memory in bytes, degrees Celsius, watts. None is what the driver does not say."""
+    """One GPU: `busy` in hundredths, memory in bytes, degrees Celsius, watts.
+
+    None is what the driver does not say.
+    """
 
     index: int
     busy: int | None
@@ -134,7 +144,9 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class MachineState:
-    """One look: processor, memory and the monitor's own processor time in hundredths; `load` as the system counts."""
+    """One look: processor, memory and the monitor's own processor time in hundredths;
+    `load` as the system counts.
+    """
 
     cpu: float
     load: float
@@ -144,7 +156,10 @@ class MachineState:
 
 
 class MachineSensor:
-    """Looks at this machine. Slow (tens of milliseconds with GPUs): ask from a thread, once a second at most."""
+    """Looks at this machine.
+
+    Slow (tens of milliseconds with GPUs): ask from a thread, once a second at most.
+    """
 
     def __init__(self) -> None:
         import pynvml
@@ -166,7 +181,9 @@ class MachineSensor:
         return MachineState(cpu, load, ram, self._self.cpu_percent(), gpus)
 
     def _read_gpu(self, index: int) -> GpuState:
-        """Ask for each figure alone: a slice of a GPU knows its memory and no load, a laptop's GPU no power."""
+        """Ask for each figure alone: a slice of a GPU knows its memory and no load,
+        a laptop's GPU no power.
+        """
         nvml = self._nvml
         handle = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)

@@ -29,7 +29,9 @@ def can_show_bars(out: TextIO) -> bool:
 
 
 class ProgressBar(NamedTuple):
-    """One row: how much is `done` of how much (0: unknown); speed, time and the time left; and the latest numbers."""
+    """One row: how much is `done` of how much (0: unknown); speed, time and the time left;
+    and the latest numbers.
+    """
 
     name: str
     done: int
@@ -47,7 +49,9 @@ def shorten_name(name: str) -> str:
 
 
 def names_as_they_came(state: RunState) -> list[str]:
-    """Return the scalars in an order that a new one does not change: monitored ones, the loss, others as they came."""
+    """Return the scalars in an order that a new one does not change: monitored ones, the loss,
+    others as they came.
+    """
     monitored = [name for name in state.monitored if name in state.scalars]
     if "loss" in state.scalars:
         first = [*monitored, "loss"]
@@ -57,8 +61,9 @@ def names_as_they_came(state: RunState) -> list[str]:
 
 
 def make_progress_bars(state: RunState) -> Iterator[ProgressBar]:
-    """Yield a bar for the run, one for the epoch where there are several, one for a validation that is on, and one for
-    each piece of work that hooks show."""
+    """Yield a bar for the run, one for the epoch where there are several, one for a validation that
+    is on, and one for each piece of work that hooks show.
+    """
     if not state.run:
         return
     yield _bar_of_run(state)
@@ -70,7 +75,9 @@ def make_progress_bars(state: RunState) -> Iterator[ProgressBar]:
         metrics = [(name, latest[name]) for name in in_order(latest, state.monitored)]
         yield ProgressBar(state.stage, state.batch, state.batches, numbers=_format_numbers(metrics))
     for work in state.works.values():
-        yield ProgressBar(format_work_name(work), work["done"], work["total"], (format_span(work["seconds"]),))
+        yield ProgressBar(
+            format_work_name(work), work["done"], work["total"], (format_span(work["seconds"]),)
+        )
 
 
 def format_work_name(work: Progress) -> str:
@@ -110,7 +117,9 @@ def _format_numbers(numbers: Iterable[tuple[str, float]]) -> tuple[str, ...]:
 
 
 def make_bars_table(bars: Sequence[ProgressBar], width: int) -> Table:
-    """Return the bars below one another for so many cells; what a narrow terminal has no room for is left out."""
+    """Return the bars below one another for so many cells;
+    what a narrow terminal has no room for is left out.
+    """
     table = Table.grid(padding=(0, 2))
     bar_width = max(min(width // 5, width - 28), 1)
     num_facts = max((width - 44) // 10, 0)
@@ -125,6 +134,8 @@ def make_bars_table(bars: Sequence[ProgressBar], width: int) -> Table:
         texts += [""] * (min(num_facts, 3) + 2 - len(texts))
         cells = [Text(text, justify="right") for text in texts]
         if num_facts > 3:
-            cells.append(Text("  ".join(bar.numbers), PLAIN_INKS["val"], no_wrap=True, overflow="ellipsis"))
+            cells.append(
+                Text("  ".join(bar.numbers), PLAIN_INKS["val"], no_wrap=True, overflow="ellipsis")
+            )
         table.add_row(Text(bar.name, "bold"), drawn, *cells)
     return table

@@ -74,7 +74,8 @@ class RankState:
         t = record["t"]
         self.now = max(self.now, t)
         self.it = record["it"]
-        if record["iters"][0] or any(record["phases"].values()):  # else the last minute of training stays
+        # Else the last minute of training stays.
+        if record["iters"][0] or any(record["phases"].values()):
             self.minute.add(t, record["phases"], record["iters"], record["samples"], record["cost"])
             count, ns, *_ = record["iters"]
             self.attempt.add_sums({**record["phases"], "iters": count, "ns": ns})
@@ -91,7 +92,9 @@ class RankState:
 
 
 def time_in_iterations(rank: RankState, plan: Plan, binding: Binding) -> int:
-    """Return the ns that firings of a binding took inside iterations of the last minute; 0 where it fires elsewhere."""
+    """Return the ns that firings of a binding took inside iterations of the last minute;
+    0 where it fires elsewhere.
+    """
     if not plan.points.in_iteration(binding.point):
         return 0
     return rank.timing(binding.id).time_spent(rank.trained - WINDOW_SECONDS)
@@ -112,7 +115,9 @@ MIN_ITERATIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class StragglerInfo:
-    """The others wait `cost` ns for this rank in each iteration of `whole` ns; `reason` is where it takes longer."""
+    """The others wait `cost` ns for this rank in each iteration of `whole` ns;
+    `reason` is where it takes longer.
+    """
 
     rank: int
     cost: float
@@ -121,14 +126,18 @@ class StragglerInfo:
 
     @property
     def sentence(self) -> str:
-        times = f"{format_rough(self.cost / 1e6)} ms of each {format_rough(self.whole / 1e6)} ms iteration"
+        times = (
+            f"{format_rough(self.cost / 1e6)} ms of each {format_rough(self.whole / 1e6)} ms"
+            " iteration"
+        )
         return f"rank {self.rank} keeps the others waiting: {times}, in {self.reason}"
 
     @property
     def phrase(self) -> str:
         """The sentence for narrow places."""
         return (
-            f"rank {self.rank}: +{format_rough(self.cost / 1e6)} of {format_rough(self.whole / 1e6)} ms, {self.reason}"
+            f"rank {self.rank}: +{format_rough(self.cost / 1e6)} of"
+            f" {format_rough(self.whole / 1e6)} ms, {self.reason}"
         )
 
 
@@ -161,7 +170,9 @@ def _time_by_hook(rank: RankState, plan: Plan) -> dict[str, float]:
     return times
 
 
-def _longest_beyond_others(times: Mapping[int, Mapping[str, float]], names: Iterable[str], slowest: int) -> str:
+def _longest_beyond_others(
+    times: Mapping[int, Mapping[str, float]], names: Iterable[str], slowest: int
+) -> str:
     """Return the name of what takes the slowest rank most beyond the median of the others."""
 
     def compute_excess(name: str) -> float:
@@ -183,7 +194,8 @@ MIN_DURATION = 5.0
 REMOTE_DELAY = 90.0
 """Seconds by which what another machine has written may be seen late.
 
-A network file system keeps what it knows of a file for up to 60 s, and the clocks of two machines differ.
+A network file system keeps what it knows of a file for up to 60 s, and the clocks of two machines
+differ.
 """
 
 MAX_REMEMBERED = 1000
@@ -204,9 +216,14 @@ class _WaitingMessage(NamedTuple):
 
 
 class RankGroup:
-    """The ranks that have been heard of, by number; 0 is always there. Nothing of an earlier attempt is kept."""
+    """The ranks that have been heard of, by number; 0 is always there.
 
-    def __init__(self, first: RankState | None = None, others: Mapping[int, RankState] | None = None) -> None:
+    Nothing of an earlier attempt is kept.
+    """
+
+    def __init__(
+        self, first: RankState | None = None, others: Mapping[int, RankState] | None = None
+    ) -> None:
         self.of: dict[int, RankState] = {0: first or RankState(), **(others or {})}
         self.straggler: StragglerInfo | None = None
         self._unchanged_since = 0.0
@@ -215,14 +232,20 @@ class RankGroup:
         self._waiting: dict[MessageKey, _WaitingMessage] = {}
 
     def begin_attempt(self, run: Run) -> "RankGroup":
-        """Return the ranks of the attempt that rank 0 begins with `run`; some of the others may have begun before."""
+        """Return the ranks of the attempt that rank 0 begins with `run`;
+        some of the others may have begun before.
+        """
         first = self.of[0]
         over = 0.0  # when the attempt before was over
         if first.end:
             over = first.end["t"]
         elif first.run:
             over = first.now
-        others = {number: rank for number, rank in self.of.items() if number > 0 and rank.run.get("t", 0.0) > over}
+        others = {
+            number: rank
+            for number, rank in self.of.items()
+            if number > 0 and rank.run.get("t", 0.0) > over
+        }
         return RankGroup(RankState(run), others)
 
     @property
@@ -238,7 +261,9 @@ class RankGroup:
     # Records
 
     def apply(self, number: int, record: Record, journal: Journal) -> None:
-        """Take a record of another rank than 0, unless it is of a kind that is shown of rank 0 alone."""
+        """Take a record of another rank than 0, unless it is of a kind
+        that is shown of rank 0 alone.
+        """
         if self.of[0].run and number >= self.world:
             return  # a log that an attempt with more ranks has left
         if record["k"] == "run":
@@ -248,13 +273,22 @@ class RankGroup:
             case "frame":
                 rank.frame(record)
             case "message":
-                self._wait(number, record, record["level"], f"{record['source']}: {record['text']}", "")
+                self._wait(
+                    number, record, record["level"], f"{record['source']}: {record['text']}", ""
+                )
             case "error":
                 self._apply_error(number, record, journal)
             case "end":
                 rank.end = record
-                if record["status"] == "failed" and rank.fatal is None:  # a mistake, perhaps on one machine alone
-                    self._wait(number, record, "error", one_line(record["reason"]) or "failed", record["reason"])
+                # A mistake, perhaps on one machine alone.
+                if record["status"] == "failed" and rank.fatal is None:
+                    self._wait(
+                        number,
+                        record,
+                        "error",
+                        one_line(record["reason"]) or "failed",
+                        record["reason"],
+                    )
         rank.now = max(rank.now, record["t"])
         rank.it = record.get("it", rank.it)
         self._release(journal)
@@ -273,10 +307,14 @@ class RankGroup:
         consequence = ERROR_ACTION_LABELS[record["action"]]
         text = f"{place}{consequence}: {record['type']}: {one_line(record['text'])}"
         rank = format_ranks([number])
-        journal.add(record["t"], "error", rank, text, record["traceback"], own=True, ends_run=ends_run)
+        journal.add(
+            record["t"], "error", rank, text, record["traceback"], own=True, ends_run=ends_run
+        )
 
     def mark_seen(self, record: LogMessage) -> None:
-        """Note a message, an error or the end of rank 0: that of the others need not be shown again."""
+        """Note a message, an error or the end of rank 0:
+        that of the others need not be shown again.
+        """
         key = _key_of(record)
         self._waiting.pop(key, None)
         self._store_message_key(key)
@@ -284,7 +322,9 @@ class RankGroup:
     # Notes on the ranks
 
     def check_balance(self, t: float, plan: Plan, journal: Journal) -> None:
-        """Judge, once a second of the run, whether the ranks are balanced; the journal records each change."""
+        """Judge, once a second of the run, whether the ranks are balanced;
+        the journal records each change.
+        """
         self._release(journal)
         if t < self._judged_at + 1 or not can_compare(self.of):
             return
@@ -325,7 +365,9 @@ class RankGroup:
     @property
     def first_failure(self) -> tuple[int, Error] | None:
         """The rank whose error came first, and the error: those of the others follow from it."""
-        failures = [(rank.fatal["t"], number, rank.fatal) for number, rank in self.of.items() if rank.fatal]
+        failures = [
+            (rank.fatal["t"], number, rank.fatal) for number, rank in self.of.items() if rank.fatal
+        ]
         if not failures:
             return None
         _, number, error = min(failures, key=lambda failure: failure[:2])
@@ -333,7 +375,9 @@ class RankGroup:
 
     @property
     def silent(self) -> dict[int, float]:
-        """The ranks that have written nothing for long while others go on, and for how many seconds."""
+        """The ranks that have written nothing for long while others go on,
+        and for how many seconds.
+        """
         first = self.of[0]
         if first.end or not first.run:
             return {}
@@ -361,7 +405,11 @@ class RankGroup:
 
     @property
     def _unended(self) -> list[int]:
-        return [number for number in range(self.world) if number not in self.of or not self.of[number].end]
+        return [
+            number
+            for number in range(self.world)
+            if number not in self.of or not self.of[number].end
+        ]
 
     # Messages of several ranks
 

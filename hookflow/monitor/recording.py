@@ -37,7 +37,9 @@ MARKED_KINDS = frozenset({"run", "epoch", "metrics", "checkpoint", "error", "mes
 
 
 class LogLineIndex(NamedTuple):
-    """A line of a log: its time, which never falls; its rank; the byte that it starts at; its kind and iteration."""
+    """A line of a log: its time, which never falls; its rank; the byte that it starts at;
+    its kind and iteration.
+    """
 
     time: float
     rank: int
@@ -49,13 +51,14 @@ class LogLineIndex(NamedTuple):
 class Recording:
     """Finished logs, folded up to any moment.
 
-    Only the places of their lines are held, and a few states on the way. A place is the number of lines before it, of
-    all ranks together.
+    Only the places of their lines are held, and a few states on the way. A place is the number of
+    lines before it, of all ranks together.
     """
 
     KEPT, LINES = 256, 500
-    """States held on the way, at most, and lines of rank 0 between two, at least: so that going back need not begin at
-    the beginning. They are kept as snapshots, too."""
+    """States held on the way, at most, and lines of rank 0 between two, at least: so that going
+    back need not begin at the beginning. They are kept as snapshots, too.
+    """
 
     def __init__(self, run: RunDir) -> None:
         self._paths = {0: run.events}
@@ -75,8 +78,11 @@ class Recording:
         lines_between = max(len(self._places[0]) // self.KEPT, self.LINES)
         self._stops = frozenset(self._places[0][::lines_between])
         self._kept: dict[int, bytes | int] = {0: pack_snapshot(Snapshot(RunState()))}
-        """States by place: packed, which is ten times as quick as a copy, or as bytes of the log of a snapshot."""
-        reader = "" if len(self._paths) == 1 else "replay"  # of several ranks `RunLogReader` leaves out frames
+        """States by place: packed, which is ten times as quick as a copy,
+        or as bytes of the log of a snapshot.
+        """
+        # Of several ranks `RunLogReader` leaves out frames.
+        reader = "" if len(self._paths) == 1 else "replay"
         self._snapshots = Snapshots(run.events, reader)
         for num_bytes in self._snapshots.places:
             self._kept[self._find_place_after(0, num_bytes)] = num_bytes
@@ -104,7 +110,9 @@ class Recording:
                 self._marked.append(place)
 
     def _find_place_after(self, rank: int, num_bytes: int) -> int:
-        """Return the place of the first line of a rank from a byte of its log on; behind all lines if there is none."""
+        """Return the place of the first line of a rank from a byte of its log on;
+        behind all lines if there is none.
+        """
         places = self._places[rank]
         first = bisect_left(places, num_bytes, key=lambda place: self._starts[place])
         if first < len(places):
@@ -139,7 +147,9 @@ class Recording:
         return [*pairwise([*self._begins, len(self._times)])]
 
     def find_moment(self, it: int) -> float | None:
-        """Return when `it` iterations were done, in the last attempt that did them; None where none did."""
+        """Return when `it` iterations were done, in the last attempt that did them;
+        None where none did.
+        """
         for begin, end in reversed(self._attempt_bounds()):
             frames = self._frames[bisect_left(self._frames, begin) : bisect_left(self._frames, end)]
             first = bisect_left(frames, it, key=lambda place: self._its[place])
@@ -172,7 +182,10 @@ class Recording:
         """Fold the lines before a place."""
         self._begin_near(target)
         with ExitStack() as open_files:
-            files = {rank: open_files.enter_context(open_regular(path)) for rank, path in self._paths.items()}
+            files = {
+                rank: open_files.enter_context(open_regular(path))
+                for rank, path in self._paths.items()
+            }
             while self._at < target:
                 rank = self._ranks[self._at]
                 record = self._read(files[rank], self._at)
@@ -196,7 +209,9 @@ class Recording:
             del self._kept[place]  # it does not fit the log
 
     def _state_at(self, place: int) -> RunState | None:
-        """Return the state that is kept for a place, without the commands that had no answer then."""
+        """Return the state that is kept for a place,
+        without the commands that had no answer then.
+        """
         kept = self._kept[place]
         if isinstance(kept, bytes):
             snapshot: Snapshot | None = unpack_snapshot(kept)
@@ -234,11 +249,15 @@ class Recording:
 
 
 _RECORD_START_PATTERN = re.compile(rb'\{"k":"([a-z]+)","t":(\d{1,10}(?:\.\d+)?),"it":(\d{1,18}),')
-"""How a record begins; it is read whole where it begins otherwise, or begins an attempt, and else once it is shown."""
+"""How a record begins; it is read whole where it begins otherwise, or begins an attempt,
+and else once it is shown.
+"""
 
 
 def _index_lines(rank: int, path: Path) -> Iterator[LogLineIndex]:
-    """Yield each whole line of a log that is a record, or begins as one; of other ranks not what rank 0 shows."""
+    """Yield each whole line of a log that is a record, or begins as one;
+    of other ranks not what rank 0 shows.
+    """
     latest = 0.0
     with open_regular(path) as file:
         for start, line in iter_whole_lines(file):
@@ -249,7 +268,9 @@ def _index_lines(rank: int, path: Path) -> Iterator[LogLineIndex]:
                 stamp = _RECORD_START_PATTERN.match(line)
             if stamp is not None and stamp[1] != b"run":
                 latest = max(latest, float(stamp[2]))
-                yield LogLineIndex(latest, rank, start, sys.intern(stamp[1].decode()), int(stamp[3]))
+                yield LogLineIndex(
+                    latest, rank, start, sys.intern(stamp[1].decode()), int(stamp[3])
+                )
                 continue
             with suppress(ValueError):
                 record = read_record(line)

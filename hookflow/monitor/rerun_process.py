@@ -1,4 +1,6 @@
-"""A rerun from the dashboard: a process of its own does an iteration again, and its report is read."""
+"""A rerun from the dashboard: a process of its own does an iteration again,
+and its report is read.
+"""
 
 import os
 import shutil
@@ -46,7 +48,8 @@ class RerunReport:
 
 
 class RerunProcess:
-    """A rerun in a process and session of its own, which goes on where the dashboard is left; it prints to a file.
+    """A rerun in a process and session of its own, which goes on where the dashboard is left; it
+    prints to a file.
 
     That file and the directory of the rerun are in a temporary folder, which stays until `remove`.
     """
@@ -96,7 +99,10 @@ class RerunProcess:
 
     def _state_line(self, is_over: bool) -> ReportLine:
         if not is_over:
-            text = f"● it runs: {format_span(self._took)}; it goes on where this page, or the dashboard, is left"
+            text = (
+                f"● it runs: {format_span(self._took)}; it goes on where this page, or the"
+                " dashboard, is left"
+            )
             return ReportLine(text, "command")
         code = self._process.returncode
         if code in EXIT_CODE_TEXTS:

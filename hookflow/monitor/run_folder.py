@@ -50,7 +50,9 @@ class RunFolder:
 
 
 def list_runs(rows: Sequence[Row], wanted: str, sort_key: str) -> RunListing:
-    """Return what a filter leaves of the rows, in order; without one the runs that were refused are left out."""
+    """Return what a filter leaves of the rows, in order;
+    without one the runs that were refused are left out.
+    """
     metrics = Counter(row.values["metric"] for row in rows if row.values["metric"])
     metric = next(iter(metrics), "")
     text = wanted.strip()
@@ -75,7 +77,11 @@ def list_runs(rows: Sequence[Row], wanted: str, sort_key: str) -> RunListing:
 
 
 def _make_searched_text(row: Row) -> str:
-    words = [str(row.values[key]) for key in ("id", "name", "status", "reason", "note") if row.values.get(key)]
+    words = [
+        str(row.values[key])
+        for key in ("id", "name", "status", "reason", "note")
+        if row.values.get(key)
+    ]
     words += [str(tag) for tag in row.values["tags"]]
     return " ".join(words).lower()
 
@@ -104,9 +110,13 @@ def delete(run: RunDir) -> str:
 
 
 def resume(run: RunDir) -> str:
-    """Resume a run in a process of its own, which is begun as in a shell; return in words what came of that."""
+    """Resume a run in a process of its own, which is begun as in a shell;
+    return in words what came of that.
+    """
     command = [sys.executable, "-m", "hookflow", "run", "--resume", str(run.path), "--detach"]
-    begun = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    begun = subprocess.run(
+        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
     errors = begun.stderr.strip().splitlines()
     if errors and not begun.stdout:
         return f"{run.id}: {errors[0]}"

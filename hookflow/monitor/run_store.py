@@ -32,10 +32,11 @@ SECONDS_BETWEEN_PIECES = 0.01
 
 
 class RunStore:
-    """The state of a run, folded from its log, live or as a recording; and its process as it was seen last.
+    """The state of a run, folded from its log, live or as a recording; and its process as it was
+    seen last.
 
-    `revision` grows whenever something has changed that a screen may show. `process` and `machine` are set from the
-    results of looks, see `hookflow.monitor.process_watch`.
+    `revision` grows whenever something has changed that a screen may show. `process` and `machine`
+    are set from the results of looks, see `hookflow.monitor.process_watch`.
     """
 
     def __init__(self, run: RunDir, *, replay: float | None = None, readonly: bool = False) -> None:
@@ -163,7 +164,9 @@ class RunStore:
 
     @property
     def known_as(self) -> str:
-        """The name by which commands find the run: the short id, or its directory where they would not look."""
+        """The name by which commands find the run: the short id,
+        or its directory where they would not look.
+        """
         path = short(self.directory.path)
         if str(path.parent.parent) == "runs":
             return self.short_id
@@ -217,8 +220,12 @@ class RunStore:
             self.revision += 1
 
     def _collect_screen_facts(self) -> tuple[object, ...]:
-        """Return what the pages depend on, beside the machine, which changes all the time, and the keys."""
-        answers = [request.answer["t"] for request in self.state.requests.values() if request.answer]
+        """Return what the pages depend on, beside the machine,
+        which changes all the time, and the keys.
+        """
+        answers = [
+            request.answer["t"] for request in self.state.requests.values() if request.answer
+        ]
         has_ages = bool(self.state.pending) or any(self.clock - t < 7.0 for t in answers)
         player = self.player
         process = self.process
@@ -238,7 +245,9 @@ class RunStore:
         if self.is_behind:
             unread, whole = self._live.unread
             if unread > READ_CHUNK_BYTES:  # what the log says at its end is not known yet
-                text = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log"
+                text = (
+                    f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log"
+                )
                 if self._newest is not None:
                     text += ": older curves and times follow"
                 return Health("reading", text)
@@ -248,12 +257,22 @@ class RunStore:
         moved = None
         if process.life == "missing":
             moved = self._live.moved()
-        return assess_health(self.state, process.life, self.clock, self.plan, process.inside, process.suspicion, moved)
+        return assess_health(
+            self.state,
+            process.life,
+            self.clock,
+            self.plan,
+            process.inside,
+            process.suspicion,
+            moved,
+        )
 
     def assess_live_health(self) -> Health:
         """Return the health of the run as it has been read, also while the view is frozen."""
         process = self.process
-        return assess_health(self.live_state, process.life, time.time(), self.plan, process.inside, process.suspicion)
+        return assess_health(
+            self.live_state, process.life, time.time(), self.plan, process.inside, process.suspicion
+        )
 
     def make_ranks_here(self) -> LocalRanks:
         """Return what a look at the processes needs."""
@@ -286,19 +305,26 @@ class RunStore:
 
     @property
     def can_kill(self) -> bool:
-        """Whether to offer to end the process at once: it stalls here, or has not stopped though asked to."""
+        """Whether to offer to end the process at once: it stalls here,
+        or has not stopped though asked to.
+        """
         is_stopping = any(request.cmd == "stop" for request in self.state.pending)
         return not self.is_remote and (is_stopping or self.health.condition == "stalled")
 
     def send(self, command: str, *args: str) -> None:
-        """Send a command to the run. A frozen view goes on, as it would not show the answer. Raises OSError."""
+        """Send a command to the run.
+
+        A frozen view goes on, as it would not show the answer. Raises OSError.
+        """
         self._frozen = None
         self.sent_ids.add(send(self.directory, command, *args))
         self._live.poll()
         self.refresh()
 
     def choose_undoing_command(self, on: str, off: str, *args: str, is_on: bool) -> str:
-        """Return which of two commands undoes the latest of them; the run may not have answered that yet."""
+        """Return which of two commands undoes the latest of them;
+        the run may not have answered that yet.
+        """
         if is_on:
             latest = on
         else:
@@ -311,7 +337,9 @@ class RunStore:
         return on
 
     def is_ended_by_mistake(self, since: float) -> bool:
-        """Return whether a mistake of the user has ended the attempt before it began, after a moment."""
+        """Return whether a mistake of the user has ended the attempt
+        before it began, after a moment.
+        """
         state = self.live_state
         end = state.refused or (state.end if state.failed_to_start else None)
         return end is not None and since < math.inf and end["t"] >= since

@@ -1,4 +1,6 @@
-"""Which runs of an index are shown, in which order, with which columns: filters, sorting, groups, keys that differ."""
+"""Which runs of an index are shown, in which order, with which columns: filters, sorting,
+groups, keys that differ.
+"""
 
 import json
 import math
@@ -48,7 +50,9 @@ def check_keys(keys: Iterable[str], rows: Sequence[Row], place: str) -> None:
     problems = []
     for key in unknown:
         if key not in known:
-            problems.append(Problem(f'no run has the key "{key}"', Where(place), _nearest(key, known)))
+            problems.append(
+                Problem(f'no run has the key "{key}"', Where(place), _nearest(key, known))
+            )
     if problems:
         raise UserError(problems)
 
@@ -64,7 +68,10 @@ def _nearest(key: str, known: Collection[str]) -> str:
 
 
 def parse_filter(text: str, rows: Sequence[Row], place: str = "--filter") -> Callable[[Row], bool]:
-    """Return whether a run is meant, as a function. Raises UserError where the filter cannot be understood."""
+    """Return whether a run is meant, as a function.
+
+    Raises UserError where the filter cannot be understood.
+    """
     try:
         condition = parse_condition(text, strings=True)
     except ConditionError as error:
@@ -72,17 +79,24 @@ def parse_filter(text: str, rows: Sequence[Row], place: str = "--filter") -> Cal
     check_keys(sorted(condition.names - CONDITION_CONSTANTS.keys()), rows, place)
 
     def is_meant(row: Row) -> bool:
-        return condition(lambda name: CONDITION_CONSTANTS[name] if name in CONDITION_CONSTANTS else row.get(name))
+        return condition(
+            lambda name: CONDITION_CONSTANTS[name] if name in CONDITION_CONSTANTS else row.get(name)
+        )
 
     return is_meant
 
 
 def select(
-    rows: list[Row], condition: str | None, sort: str | None, keys: Sequence[str] = (), group: str | None = None
+    rows: list[Row],
+    condition: str | None,
+    sort: str | None,
+    keys: Sequence[str] = (),
+    group: str | None = None,
 ) -> list[Row]:
     """Return the runs that a condition holds for, sorted by a key.
 
-    Raises UserError where the condition cannot be understood, or no run has a key that is named here or in `keys`.
+    Raises UserError where the condition cannot be understood, or no run has a key that is named
+    here or in `keys`.
     """
     if not rows:
         return rows
@@ -99,7 +113,9 @@ def select(
 
 
 def in_order_of(rows: Iterable[Row], key: str) -> list[Row]:
-    """Return the runs by the value of a key, the largest first for "-KEY"; those without a value come last."""
+    """Return the runs by the value of a key, the largest first for "-KEY";
+    those without a value come last.
+    """
     name = key.removeprefix("-")
     ranked: list[tuple[tuple[bool, Any], Row]] = []
     without: list[Row] = []
@@ -125,7 +141,9 @@ def groups(rows: Iterable[Row], key: str) -> list[tuple[Any, list[Row]]]:
 
 
 def sort_by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
-    """Return the runs with the forks of each below it, and how many of their ancestors are listed above each."""
+    """Return the runs with the forks of each below it,
+    and how many of their ancestors are listed above each.
+    """
     ids = {row.id for row in rows}
     forks: dict[str, list[Row]] = {}
     waiting: list[tuple[int, Row]] = []
@@ -147,7 +165,9 @@ def sort_by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
 
 
 def find_differing_keys(rows: Sequence[Row]) -> list[str]:
-    """Return the keys of the pipelines in which these runs differ; of a hook that some of them lack, the first one."""
+    """Return the keys of the pipelines in which these runs differ;
+    of a hook that some of them lack, the first one.
+    """
     names = _find_differing_names([row.config_json for row in rows])
     keys: dict[str, None] = {}
     for row in rows:
@@ -167,7 +187,9 @@ def find_differing_keys(rows: Sequence[Row]) -> list[str]:
 
 
 def _find_differing_names(texts: Sequence[str]) -> set[str]:
-    """Return the keys whose lines are not the same in all of these texts: quickly, as there may be 10,000."""
+    """Return the keys whose lines are not the same in all of these texts: quickly,
+    as there may be 10,000.
+    """
     if not texts:
         return set()
     first_lines = texts[0].split("\n")
@@ -185,7 +207,9 @@ def _find_differing_names(texts: Sequence[str]) -> set[str]:
 
 
 def _has_stretches(text: str, stretches: Sequence[str]) -> bool:
-    """Return whether a text has these stretches, with the rest of a line between each two, and nothing else."""
+    """Return whether a text has these stretches,
+    with the rest of a line between each two, and nothing else.
+    """
     at = 0
     for stretch in stretches:
         if not text.startswith(stretch, at):
@@ -209,10 +233,14 @@ def _split_without_values(keys: Collection[str], lines: Sequence[str]) -> list[s
 
 
 def default_columns(rows: Sequence[Row], differ: Sequence[str]) -> list[str]:
-    """Return the columns of a table of these runs: what they are, what came of it, in what they `differ`."""
+    """Return the columns of a table of these runs: what they are, what came of it,
+    in what they `differ`.
+    """
     names = {row.values["name"] for row in rows}
     metrics = Counter(row.values["metric"] for row in rows if row.values["metric"])
-    given = {key for key in ("parent", "tags", "note", "reason") if any(row.values[key] for row in rows)}
+    given = {
+        key for key in ("parent", "tags", "note", "reason") if any(row.values[key] for row in rows)
+    }
     columns = ["id"]
     if len(names) > 1:
         columns.append("name")
@@ -250,7 +278,9 @@ def _make_heading(name: str, names: Sequence[str]) -> str:
 
 
 def cell(row: Row, key: str, now: float) -> str:
-    """Return a value as a table shows it; "-" where there is none, so that columns can be cut out in a pipe."""
+    """Return a value as a table shows it; "-" where there is none,
+    so that columns can be cut out in a pipe.
+    """
     return make_cells([row], key, now)[0]
 
 

@@ -1,4 +1,6 @@
-"""The values over the iterations: scalars in bounded series, metrics of validations and the best of each."""
+"""The values over the iterations: scalars in bounded series,
+metrics of validations and the best of each.
+"""
 
 import math
 from array import array
@@ -26,7 +28,9 @@ def in_order(metrics: Iterable[str], monitored: Iterable[str]) -> list[str]:
 
 
 class ValueBucket(NamedTuple):
-    """Neighbouring values, the last of them of iteration `it`: their mean, the least and the greatest."""
+    """Neighbouring values, the last of them of iteration `it`: their mean,
+    the least and the greatest.
+    """
 
     it: int
     mean: float
@@ -35,7 +39,9 @@ class ValueBucket(NamedTuple):
 
 
 class NonFiniteRange(NamedTuple):
-    """Values in a row that are not finite, from the iteration `first` to `last`; `value` is NaN, inf or -inf."""
+    """Values in a row that are not finite, from the iteration `first` to `last`;
+    `value` is NaN, inf or -inf.
+    """
 
     first: int
     last: int
@@ -53,11 +59,13 @@ class NonFiniteRange(NamedTuple):
 
 
 class Series:
-    """Buckets of equally many neighbouring finite values; when there are too many, two neighbours become one.
+    """Buckets of equally many neighbouring finite values; when there are too many, two neighbours
+    become one.
 
-    `last` is the newest value; `low` and `high` are the extremes of those that are finite. `broken` are the holes,
-    where values are not finite, oldest first; when there are too many, every second of them is forgotten, but never
-    the first and the newest. `its` are the last iterations of the buckets, `highs` their maxima.
+    `last` is the newest value; `low` and `high` are the extremes of those that are finite. `broken`
+    are the holes, where values are not finite, oldest first; when there are too many, every second
+    of them is forgotten, but never the first and the newest. `its` are the last iterations of the
+    buckets, `highs` their maxima.
     """
 
     LIMIT = 1024  # even: two and two are merged
@@ -100,7 +108,8 @@ class Series:
             return
         self.broken.append(NonFiniteRange(it, it, value))
         if len(self.broken) > self.LIMIT:
-            self.broken = [self.broken[0], *self.broken[2::2]]  # the limit is even: the newest stays
+            # The limit is even: the newest stays.
+            self.broken = [self.broken[0], *self.broken[2::2]]
 
     def extend(self, its: Sequence[int], values: Sequence[float]) -> None:
         """Add values in their order, as `add` does one by one, but for the rounding of means."""
@@ -123,7 +132,9 @@ class Series:
             self._fill_bucket(its[at - 1], part)
 
     def _fill_bucket(self, it: int, values: Sequence[float]) -> None:
-        """Add finite values, the last of them of iteration `it`, to the last bucket, which has room for them."""
+        """Add finite values, the last of them of iteration `it`, to the last bucket,
+        which has room for them.
+        """
         self._count += len(values)
         mean = self._means[-1]
         self.its[-1] = it
@@ -186,7 +197,9 @@ class Series:
         return bucket
 
     def split_at_edges(self, edges: Sequence[float]) -> list[ValueBucket | None]:
-        """Return what lies after each edge, up to and including the next: a hole only where nothing finite is."""
+        """Return what lies after each edge, up to and including the next:
+        a hole only where nothing finite is.
+        """
         places = [bisect_right(self.its, edge) for edge in edges]
         result: list[ValueBucket | None] = []
         for first, end in pairwise(places):
@@ -209,7 +222,9 @@ class Series:
         return ValueBucket(self.its[end - 1], mean, low, high)
 
     def smooth(self, factor: float) -> Self:
-        """Return the series with exponential moving averages of its means, without a bias to where they begin."""
+        """Return the series with exponential moving averages of its means,
+        without a bias to where they begin.
+        """
         result = copy(self)
         result._means = array("d")
         total = 0.0
@@ -221,7 +236,9 @@ class Series:
         return result
 
     def best(self, mode: Mode) -> int:
-        """Return the iteration of the least or the greatest value, or the last one of its bucket."""
+        """Return the iteration of the least or the greatest value,
+        or the last one of its bucket.
+        """
         if mode == "min":
             return self.its[self._lows.index(self.low)]
         return self.its[self.highs.index(self.high)]
@@ -235,7 +252,9 @@ class Series:
 
 
 class Progress(NamedTuple):
-    """How far a run was, in epochs or seconds, when so many iterations were done; without values in iterations."""
+    """How far a run was, in epochs or seconds, when so many iterations were done;
+    without values in iterations.
+    """
 
     its: Sequence[float] = ()
     values: Sequence[float] = ()
@@ -273,12 +292,16 @@ class BestValue:
 
 
 class MetricHistory:
-    """The values of each metric with their iterations, oldest first. Metrics of a test are named "test <name>"."""
+    """The values of each metric with their iterations, oldest first.
+
+    Metrics of a test are named "test <name>".
+    """
 
     def __init__(self) -> None:
         self.by_name: dict[str, list[tuple[int, float]]] = {}
         self.series: dict[str, Series] = {}
-        self._records: dict[str, list[BestValue]] = {}  # by name the values that were the best when they came
+        # By name the values that were the best when they came.
+        self._records: dict[str, list[BestValue]] = {}
 
     @property
     def best(self) -> Mapping[str, BestValue]:
@@ -319,7 +342,9 @@ class MetricHistory:
                 del self._records[name]
 
     def find_newest_by(self, it: int) -> tuple[Mapping[str, float], int]:
-        """Return the metrics of the last validation up to an iteration, and that validation's iteration: 0 if none."""
+        """Return the metrics of the last validation up to an iteration,
+        and that validation's iteration: 0 if none.
+        """
         last: dict[str, tuple[int, float]] = {}
         for name, values in self.by_name.items():
             count = bisect_right(values, it, key=itemgetter(0))
@@ -339,7 +364,9 @@ def base_name(scalar: str) -> str:
 
 
 def list_chart_names(scalars: Iterable[str], metrics: Iterable[str]) -> list[str]:
-    """Return what can be drawn over the iterations: the loss, then validation's metrics, then the rest."""
+    """Return what can be drawn over the iterations: the loss,
+    then validation's metrics, then the rest.
+    """
     validated = set(metrics)
     names = {base_name(name) for name in scalars} | validated
 

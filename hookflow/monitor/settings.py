@@ -1,4 +1,6 @@
-"""`dashboard.toml`: the user's keys and the looks of the dashboard, which writes into it what is chosen by keys."""
+"""`dashboard.toml`: the user's keys and the looks of the dashboard,
+which writes into it what is chosen by keys.
+"""
 
 import errno
 import os
@@ -40,7 +42,9 @@ class Settings(Section):
     hidden: list[Panel] = Field(default=[])
     """Panels that the overview hides."""
     keys: dict[str, str | list[str]] = Field(default={})
-    """Keys by the names of actions: one, or a list; an empty list leaves the action to the palette."""
+    """Keys by the names of actions: one, or a list;
+    an empty list leaves the action to the palette.
+    """
 
     def make_keymap(self) -> dict[str, str]:
         """Return the keys by the names of actions, as Textual has them."""
@@ -55,7 +59,9 @@ def keys_of(keys: str | Sequence[str]) -> Sequence[str]:
 
 
 def make_textual_keys(keys: Sequence[str], action: str) -> str:
-    """Return keys with the names that Textual gives them; where there are none, one that no keyboard has."""
+    """Return keys with the names that Textual gives them; where there are none,
+    one that no keyboard has.
+    """
     if not keys:
         return f"no-key-for-{action}"
     return ",".join(_character_to_key(key) if len(key) == 1 else key for key in keys)
@@ -63,7 +69,9 @@ def make_textual_keys(keys: Sequence[str], action: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """The settings, and the file that remembers those that are changed by keys (None: no file does)."""
+    """The settings, and the file that remembers those that are
+    changed by keys (None: no file does).
+    """
 
     settings: Settings = field(default_factory=Settings)
     path: Path | None = None
@@ -104,7 +112,10 @@ def path_of(environ: Mapping[str, str]) -> Path | None:
 
 
 def load(actions: ActionPages) -> Preferences:
-    """Return the user's settings, the defaults where there is no file. Raises UserError with every mistake in it."""
+    """Return the user's settings, the defaults where there is no file.
+
+    Raises UserError with every mistake in it.
+    """
     path = path_of(os.environ)
     if path is None or not path.exists():
         return Preferences(path=path)
@@ -113,7 +124,9 @@ def load(actions: ActionPages) -> Preferences:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
         first = {key_of(each)[:2]: each for each in reversed(error.errors(include_url=False))}
-        raise UserError(_make_problem(key, details, places) for key, details in first.items()) from None
+        raise UserError(
+            _make_problem(key, details, places) for key, details in first.items()
+        ) from None
     problems = [*_find_wrong_keys(settings, actions, places)]
     if problems:
         raise UserError(problems)
@@ -129,8 +142,12 @@ def _make_problem(key: Key, details: ErrorDetails, places: SourceMap) -> Problem
     return Problem(message, places.of(key), hint)
 
 
-def _find_wrong_keys(settings: Settings, actions: ActionPages, places: SourceMap) -> Iterator[Problem]:
-    """Yield the actions and the keys that there are not, and the keys that are given to two actions of one page."""
+def _find_wrong_keys(
+    settings: Settings, actions: ActionPages, places: SourceMap
+) -> Iterator[Problem]:
+    """Yield the actions and the keys that there are not,
+    and the keys that are given to two actions of one page.
+    """
     named = [key.value for key in Keys if key.value.isidentifier()]
     owners: dict[tuple[str, str], str] = {}
     for name, given in settings.keys.items():
@@ -141,7 +158,11 @@ def _find_wrong_keys(settings: Settings, actions: ActionPages, places: SourceMap
             bare = key.split("+")[-1] if len(key) > 1 else key  # without "ctrl+", say
             if len(bare) != 1 and bare not in named:
                 yield Problem(f'there is no key "{key}"', where, nearest(key, named) or KEYS_ARE)
-            others = {owners.setdefault((page, key), name) for page in actions.get(name, ())} - {name}
+            others = {owners.setdefault((page, key), name) for page in actions.get(name, ())} - {
+                name
+            }
             for other in sorted(others):
                 line = places.of(("keys", other)).line
-                yield Problem(f'the key "{key}" is given to {other} already', where, f"in line {line}")
+                yield Problem(
+                    f'the key "{key}" is given to {other} already', where, f"in line {line}"
+                )

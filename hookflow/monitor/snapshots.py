@@ -1,8 +1,10 @@
-"""Snapshots of the folded state of a run, by the bytes of its log: a long log opens, and is sought in, at once.
+"""Snapshots of the folded state of a run, by the bytes of its log: a long log opens, and is sought
+in, at once.
 
-A snapshot is a pickle, and an unpickled file can do anything. A log may come from anybody, so snapshots lie in the
-user's own cache folder. Only files that this user alone may write are read. One that is torn, of other code, or of
-another log is passed over. The log has everything: without snapshots it is read from its beginning.
+A snapshot is a pickle, and an unpickled file can do anything. A log may come from anybody, so
+snapshots lie in the user's own cache folder. Only files that this user alone may write are read.
+One that is torn, of other code, or of another log is passed over. The log has everything: without
+snapshots it is read from its beginning.
 """
 
 import fcntl
@@ -33,14 +35,16 @@ CHECKED_BYTES = 4096
 """Bytes of the log before a snapshot that must be what they were."""
 
 SNAPSHOT_HEADER = struct.Struct(">QQ32s")
-"""Before each snapshot: the bytes of the log that are folded, its own size, and a checksum over both files."""
+"""Before each snapshot: the bytes of the log that are folded, its own size,
+and a checksum over both files.
+"""
 
 
 class LogPosition(NamedTuple):
     """The position of a reader in the log of another rank.
 
-    `at`: the bytes that are read, and `last` the last of them. From the byte `recent` on frames are read. `waiting` has
-    the records that are read and not folded.
+    `at`: the bytes that are read, and `last` the last of them. From the byte `recent` on frames are
+    read. `waiting` has the records that are read and not folded.
     """
 
     name: str
@@ -53,7 +57,8 @@ class LogPosition(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The position of a reader of the logs: the state, the attempts so far, and the lines that were passed over.
+    """The position of a reader of the logs: the state, the attempts so far, and the lines that were
+    passed over.
 
     `others` has the positions in the logs of other ranks.
     """
@@ -83,13 +88,21 @@ def unpack_snapshot(data: bytes) -> Snapshot:
 
 @cache
 def _code() -> bytes:
-    """Return what tells the code that wrote a snapshot from any other: a state of other code may lack fields."""
-    sources = sorted(path for part in ("monitor", "events") for path in Path(__file__).parents[1].glob(f"{part}/*.py"))
+    """Return what tells the code that wrote a snapshot from any other:
+    a state of other code may lack fields.
+    """
+    sources = sorted(
+        path
+        for part in ("monitor", "events")
+        for path in Path(__file__).parents[1].glob(f"{part}/*.py")
+    )
     return sha256(sys.version.encode() + b"".join(path.read_bytes() for path in sources)).digest()
 
 
 def find_snapshot_folder() -> Path | None:
-    """Return where the snapshots of this user are; None for a user without a home folder, who has none."""
+    """Return where the snapshots of this user are;
+    None for a user without a home folder, who has none.
+    """
     cache = user_folder("XDG_CACHE_HOME", ".cache")
     if cache is None:
         return None
@@ -107,7 +120,8 @@ class Snapshots:
         where = find_snapshot_folder()
         name = sha256(os.fsencode(log.resolve()) + reader.encode()).hexdigest()[:32]
         self._path = None if where is None else where / name
-        self._places: dict[int, tuple[int, int, bytes]] = {}  # by bytes of the log: where it begins, size, checksum
+        # By bytes of the log: where it begins, size, checksum.
+        self._places: dict[int, tuple[int, int, bytes]] = {}
         self._end = 0
         if self._path is not None:
             with suppress(OSError), open_regular(self._path) as file:
@@ -123,7 +137,11 @@ class Snapshots:
         status = os.fstat(file.fileno())
         self._end = 0
         self._places.clear()
-        if status.st_uid != os.getuid() or status.st_mode & 0o022 or file.read(len(_code())) != _code():
+        if (
+            status.st_uid != os.getuid()
+            or status.st_mode & 0o022
+            or file.read(len(_code())) != _code()
+        ):
             return
         self._end = file.tell()
         while len(head := file.read(SNAPSHOT_HEADER.size)) == SNAPSHOT_HEADER.size:
@@ -138,7 +156,9 @@ class Snapshots:
         return sha256(at.to_bytes(8) + bytes_before(self._log, at) + data).digest()
 
     def load(self, at: int) -> Snapshot | None:
-        """Return the snapshot after so many bytes of the log; None where it does not fit the log, or is damaged."""
+        """Return the snapshot after so many bytes of the log;
+        None where it does not fit the log, or is damaged.
+        """
         if self._path is None or at not in self._places:
             return None
         begin, size, checksum = self._places[at]
@@ -146,19 +166,25 @@ class Snapshots:
             file.seek(begin)
             if self._compute_checksum(at, data := file.read(size)) == checksum:
                 snapshot = unpack_snapshot(data)
-                logs = ((self._log.with_name(place.name), place) for place in snapshot.others.values())
+                logs = (
+                    (self._log.with_name(place.name), place) for place in snapshot.others.values()
+                )
                 if all(bytes_before(log, place.at) == place.last for log, place in logs):
                     return snapshot
         self._places.pop(at, None)  # a scan may have dropped it meanwhile
         return None
 
     def newest(self) -> tuple[int, Snapshot] | None:
-        """Return the last snapshot that fits the log, and the bytes of the log that it has folded."""
+        """Return the last snapshot that fits the log,
+        and the bytes of the log that it has folded.
+        """
         fitting = ((at, self.load(at)) for at in reversed(self.places))
         return next(((at, snapshot) for at, snapshot in fitting if snapshot), None)
 
     def add(self, at: int, snapshot: Snapshot) -> None:
-        """Keep a snapshot, unless there is one, another process writes at this moment, or the system refuses it."""
+        """Keep a snapshot, unless there is one, another process writes at this moment,
+        or the system refuses it.
+        """
         if self._path is None:
             return
         with suppress(OSError):

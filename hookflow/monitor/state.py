@@ -1,7 +1,8 @@
 """The state of a run as a fold over its records, shared by the dashboard, replay and plain lines.
 
-Every length of time is taken between the records' own stamps, never from the reader's clock, so that a replay shows
-what the live view showed. How long an attempt has taken is in its frames, by a clock that cannot be set.
+Every length of time is taken between the records' own stamps, never from the reader's clock, so
+that a replay shows what the live view showed. How long an attempt has taken is in its frames, by a
+clock that cannot be set.
 """
 
 import math
@@ -15,10 +16,26 @@ from hookflow.events.records import LATE_KINDS, RECORD_KINDS, VERSION
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode, read_mode_from_name
 from hookflow.monitor.durations import CallHistories
-from hookflow.monitor.journal import ERROR_ACTION_LABELS, Entry, Journal, Kind, MediaGallery, describe_briefly
+from hookflow.monitor.journal import (
+    ERROR_ACTION_LABELS,
+    Entry,
+    Journal,
+    Kind,
+    MediaGallery,
+    describe_briefly,
+)
 from hookflow.monitor.ranks import NO_PLAN, NO_RUN, RankGroup, RankState
 from hookflow.monitor.series import BestValue, MetricHistory, Progress, Series, in_order
-from hookflow.numbers import duration, format_frequency, format_many, format_plural, format_span, number, one_line, size
+from hookflow.numbers import (
+    duration,
+    format_frequency,
+    format_many,
+    format_plural,
+    format_span,
+    number,
+    one_line,
+    size,
+)
 from hookflow.pipeline.by_epoch import recorded_lengths
 
 SET_BACK = 5.0
@@ -33,7 +50,9 @@ IDLE_STAGES = ("start", "paused", "end")
 
 @dataclass(slots=True)
 class Request:
-    """A command of a user with its arguments; `answer` is the run's acknowledgement, None while it is awaited."""
+    """A command of a user with its arguments; `answer` is the run's acknowledgement,
+    None while it is awaited.
+    """
 
     cmd: str
     at: float
@@ -48,10 +67,12 @@ class Request:
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt at the run: from `begin` to `it`, counted in iterations, and from `began` to `until`, in seconds.
+    """One attempt at the run: from `begin` to `it`, counted in iterations, and from `began` to
+    `until`, in seconds.
 
-    `prepared` has the messages from before it began, such as the changes since its checkpoint. `ended` has the end in
-    words; it is empty while the attempt goes on, and where it left no end record.
+    `prepared` has the messages from before it began, such as the changes since its checkpoint.
+    `ended` has the end in words; it is empty while the attempt goes on, and where it left no end
+    record.
     """
 
     began: float
@@ -72,7 +93,9 @@ def is_still(record: records.Record) -> bool:
 
 
 class RunState:
-    """Everything that the screens show of a run, folded from its records; the values are of rank 0, except `ranks`."""
+    """Everything that the screens show of a run, folded from its records;
+    the values are of rank 0, except `ranks`.
+    """
 
     def __init__(self) -> None:
         self.journal = Journal()
@@ -81,22 +104,29 @@ class RunState:
         self.histories = CallHistories()
         self.checkpoints: list[records.Checkpoint] = []  # the last 1,000
         self.traces: list[records.Trace] = []
-        self.changes: list[records.Acknowledged] = []  # the commands that have changed the training, as far as it is
-        self.throttled: dict[str, records.Throttle] = {}  # the hooks that skip firings, and since when
-        self.disabled: dict[str, int] = {}  # the hooks that are switched off, with the iterations done then
+        # The commands that have changed the training, as far as it is.
+        self.changes: list[records.Acknowledged] = []
+        # The hooks that skip firings, and since when.
+        self.throttled: dict[str, records.Throttle] = {}
+        # The hooks that are switched off, with the iterations done then.
+        self.disabled: dict[str, int] = {}
         self.requests: dict[str, Request] = {}
         self.attempts: list[Attempt] = []
-        self._prepared: list[Entry] = []  # messages since the last record of another kind: of the attempt before it
+        # Messages since the last record of another kind: of the attempt before it.
+        self._prepared: list[Entry] = []
         self.gallery = MediaGallery()
         self.frames = 0
-        self.news = 0  # records that have changed something: all but the frames of a pause in which nothing happens
+        # Records that have changed something: all but the frames of a pause in which nothing
+        # happens.
+        self.news = 0
         self.unreadable = 0  # lines of the logs that were no records
         self.complaint = ""  # where one of them is, and why
         self.now = 0.0
         self.it = 0
         self.ep = 0
         self._ends: dict[int, int] = {}  # the iterations done when so many epochs were
-        self._seconds = Series()  # of training, this attempt's and those before it, up to an iteration
+        # Of training, this attempt's and those before it, up to an iteration.
+        self._seconds = Series()
         self._before = 0.0  # the seconds of those before
         self.ranks = RankGroup()
         self._begin(NO_RUN)
@@ -104,26 +134,33 @@ class RunState:
     def _begin(self, run: records.Run) -> None:
         """Start afresh what belongs to one attempt at the run."""
         self.run = run
-        self.epoch_lengths = recorded_lengths(run)  # of each epoch its iterations; 0 where that is not known
+        # Of each epoch its iterations; 0 where that is not known.
+        self.epoch_lengths = recorded_lengths(run)
         self._began = run.get("t", 0.0)
         self.ranks = self.ranks.begin_attempt(run)
         self.end: records.End | None = None
-        self.refused: records.Refused | None = None  # a resume that came to nothing: the run is as it was
-        self.failed_to_start = False  # the user's mistake ended the attempt before it began: there is nothing to show
+        # A resume that came to nothing: the run is as it was.
+        self.refused: records.Refused | None = None
+        # The user's mistake ended the attempt before it began: there is nothing to show.
+        self.failed_to_start = False
         self.stage = "start"
         self.batch = 0
         self.batches = 0
         self.errors: dict[tuple[str, str], records.Error] = {}
-        self.works: dict[tuple[str, str], records.Progress] = {}  # what hooks do now, by hook and name
+        # What hooks do now, by hook and name.
+        self.works: dict[tuple[str, str], records.Progress] = {}
         self._warned: set[str] = set()  # scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
-        self._between = False  # an epoch is over, with or without its validation, and the next has not begun
+        # An epoch is over, with or without its validation, and the next has not begun.
+        self._between = False
         self.active = 0.0  # seconds of training, validation and saving
         self.staged = 0.0  # those before the present stage
         self._frame_t = 0.0
 
     def apply(self, record: records.Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
-        """Take the next record of a rank's event log, as `read_record` returns it; `plan` names its bindings."""
+        """Take the next record of a rank's event log, as `read_record` returns it;
+        `plan` names its bindings.
+        """
         if self.stage != "paused" or not is_still(record):
             self.news += 1
         if rank:
@@ -168,9 +205,11 @@ class RunState:
         self.journal.add(self.now, "warn", "monitor", text, own=True)
 
     def _advance(self, record: records.Record) -> None:
-        """Go on to the time of a record; where the clock was set back, so far back, as if no time had passed.
+        """Go on to the time of a record; where the clock was set back, so far back, as if no time
+        had passed.
 
-        Frames tell that: one thread writes them in turn, while an image, say, may be written long after it was logged.
+        Frames tell that: one thread writes them in turn, while an image, say, may be written long
+        after it was logged.
         """
         t = record["t"]
         if record["k"] == "frame" and t < self.now - SET_BACK:
@@ -190,12 +229,16 @@ class RunState:
 
     @property
     def monitored(self) -> dict[str, Mode]:
-        """The metrics that hooks monitor, in the pipeline's order, and whether less or more is better."""
+        """The metrics that hooks monitor, in the pipeline's order,
+        and whether less or more is better.
+        """
         return self.run.get("modes", {})
 
     @property
     def scalar_names(self) -> list[str]:
-        """The scalars in the order in which they are shown: monitored ones, the loss, the others."""
+        """The scalars in the order in which they are shown: monitored ones,
+        the loss, the others.
+        """
         places = {name: place for place, name in enumerate(self.monitored)}
 
         def sort_key(name: str) -> tuple[int, bool, str]:
@@ -243,10 +286,13 @@ class RunState:
 
     @property
     def outcome(self) -> records.Status | Literal["refused", ""]:
-        """How the last attempt has ended, if it has; "refused" for a user's mistake before the first iteration."""
+        """How the last attempt has ended, if it has;
+        "refused" for a user's mistake before the first iteration.
+        """
         if self.end is None:
             return ""
-        first = self.attempts[0].begin if self.attempts else 0  # a fork begins with the iteration of its parent
+        # A fork begins with the iteration of its parent.
+        first = self.attempts[0].begin if self.attempts else 0
         if self.end["exit"] == 2 and self.it <= first:
             return "refused"
         return self.end["status"]
@@ -261,14 +307,19 @@ class RunState:
 
     @property
     def epoch(self) -> int:
-        """The epoch that is worked on, counted from 1: its validation is part of it. After the end, the last."""
+        """The epoch that is worked on, counted from 1: its validation is part of it.
+
+        After the end, the last.
+        """
         if not self.run or self.end is not None or self._between:
             return self.epoch_of(self.it, self.ep)
         current = self.ep + 1
         return min(current, self.run.get("max_epochs") or current)
 
     def epoch_of(self, it: int, ep: int) -> int:
-        """Return the epoch, counted from 1, in which iteration `it` lies, when `ep` epochs were over then."""
+        """Return the epoch, counted from 1, in which iteration `it` lies,
+        when `ep` epochs were over then.
+        """
         if not self.run:  # the length of an epoch is unknown
             return ep
         end = self._ends.get(ep, self.epoch_lengths.iterations(ep))
@@ -277,7 +328,9 @@ class RunState:
         return ep
 
     def progress(self, unit: Literal["it", "epoch", "time"]) -> Progress:
-        """Return how far the run was in epochs, or in seconds of training; of a resumed run on the path it kept."""
+        """Return how far the run was in epochs, or in seconds of training;
+        of a resumed run on the path it kept.
+        """
         if unit == "it":
             return Progress()
         if unit == "time":
@@ -293,7 +346,9 @@ class RunState:
 
     @property
     def elapsed(self) -> float:
-        """The seconds of this attempt, from its first record to its last, however the clock was set."""
+        """The seconds of this attempt, from its first record to its last,
+        however the clock was set.
+        """
         if not self.run:
             if self.end:
                 return self.end["seconds"]
@@ -325,7 +380,10 @@ class RunState:
         self._begin(record)
         self.attempts.append(self._new_attempt(record["t"], origin))
         if record["version"] > VERSION:
-            text = f"the log is in format {record['version']}, and this version of hookflow reads format {VERSION}"
+            text = (
+                f"the log is in format {record['version']}, and this version of hookflow reads"
+                f" format {VERSION}"
+            )
             self._warn(record, "version", "monitor", f"{text}: what is new in it is not shown")
         self.moved = record["t"]
         self._drop_later_records()
@@ -340,7 +398,12 @@ class RunState:
         self._add_entry(record, "info", "run", text)
         if self.synthetic:
             splits = ", ".join(self.synthetic)
-            self._warn(record, "synthetic", "data", f"SYNTHETIC data ({splits}): scores say nothing of the real set")
+            self._warn(
+                record,
+                "synthetic",
+                "data",
+                f"SYNTHETIC data ({splits}): scores say nothing of the real set",
+            )
 
     def _new_attempt(self, began: float, resumed_from: str = "") -> Attempt:
         """Return an attempt that is at the present iteration, with the messages from before it."""
@@ -435,7 +498,11 @@ class RunState:
             text += f" ({', '.join(record['names'])})"
         took = duration(record["ms"] * 1e6)
         self._add_entry(
-            record, "checkpoint", "checkpoint", f"{text}  {size(record['bytes'])} in {took}", record["path"]
+            record,
+            "checkpoint",
+            "checkpoint",
+            f"{text}  {size(record['bytes'])} in {took}",
+            record["path"],
         )
 
     def _on_ack(self, record: records.Acknowledged) -> None:
@@ -482,7 +549,9 @@ class RunState:
         if record["every"] > 1:
             self.throttled[record["hook"]] = record
         kind: Kind = "warn" if record["every"] > every_before else "info"
-        self._add_entry(record, kind, record["hook"], f"{format_frequency(record['every'])}: {record['why']}")
+        self._add_entry(
+            record, kind, record["hook"], f"{format_frequency(record['every'])}: {record['why']}"
+        )
 
     def _on_trace(self, record: records.Trace) -> None:
         self.traces = [*self.traces[-99:], record]
@@ -493,12 +562,19 @@ class RunState:
 
     def _on_message(self, record: records.Message) -> None:
         self.ranks.mark_seen(record)
-        self._prepared.append(self._add_entry(record, record["level"], record["source"], record["text"]))
+        self._prepared.append(
+            self._add_entry(record, record["level"], record["source"], record["text"])
+        )
 
     def _on_logged(self, record: records.Media) -> None:
         shown = self.gallery.add(record)
         self.journal.add_shown(
-            record["t"], record["k"], record["hook"], describe_briefly(record), record["it"], shown.number
+            record["t"],
+            record["k"],
+            record["hook"],
+            describe_briefly(record),
+            record["it"],
+            shown.number,
         )
 
     _on_image = _on_text = _on_histogram = _on_logged
@@ -511,12 +587,21 @@ class RunState:
             self.works[key] = record
 
     def _on_error(self, record: records.Error) -> None:
-        text = f"{ERROR_ACTION_LABELS[record['action']]}: {record['type']}: {one_line(record['text'])}"
+        text = (
+            f"{ERROR_ACTION_LABELS[record['action']]}: {record['type']}: {one_line(record['text'])}"
+        )
         if record["point"]:
             text = f"{record['point']}, {text}"
         self.ranks.mark_seen(record)
         ends_run = record["action"] == "raise"
-        self._add_entry(record, "error", record["hook"] or "hookflow", text, record["traceback"], ends_run=ends_run)
+        self._add_entry(
+            record,
+            "error",
+            record["hook"] or "hookflow",
+            text,
+            record["traceback"],
+            ends_run=ends_run,
+        )
         self.errors[record["hook"], record["point"]] = record
         if ends_run:
             self.first.fatal = record
@@ -526,12 +611,14 @@ class RunState:
     def _on_end(self, record: records.End) -> None:
         has_begun = bool(self.run) and self.end is None
         began = record["t"] - record["seconds"]
-        if not has_begun and (not self.attempts or began > self.attempts[-1].until):  # else the launcher repeats it
+        # Else the launcher repeats it.
+        if not has_begun and (not self.attempts or began > self.attempts[-1].until):
             self.attempts.append(self._new_attempt(began))
         self.end = record
         self.first.end = record
         self.attempts[-1].ended = self._end_text(record)
-        if record["seconds"]:  # no attempt is longer than its process, though the clock was set since the last frame
+        # No attempt is longer than its process, though the clock was set since the last frame.
+        if record["seconds"]:
             self._began = max(self._began, self.now - record["seconds"])
         self.ranks.mark_seen(record)
         self.failed_to_start = record["exit"] == 2 and not has_begun
@@ -544,8 +631,11 @@ class RunState:
         detail = ""
         if "\n" in record["reason"]:
             detail = record["reason"]
-        is_new_error = record["status"] == "failed" and self.ranks.first_failure is None  # else it is an entry already
-        self._add_entry(record, "error" if is_new_error else "info", "run", text, detail, ends_run=is_new_error)
+        # Else it is an entry already.
+        is_new_error = record["status"] == "failed" and self.ranks.first_failure is None
+        self._add_entry(
+            record, "error" if is_new_error else "info", "run", text, detail, ends_run=is_new_error
+        )
 
     def _end_text(self, record: records.End) -> str:
         """Return how the attempt has ended, in words."""
@@ -566,7 +656,14 @@ class RunState:
         attempt.ended = f"not resumed, exit code {record['exit']}: {reason}"
         self.attempts.append(attempt)
         detail = record.get("traceback") or record["reason"]
-        self._add_entry(record, "error", "run", f"not resumed: {one_line(record['reason'])}", detail, ends_run=True)
+        self._add_entry(
+            record,
+            "error",
+            "run",
+            f"not resumed: {one_line(record['reason'])}",
+            detail,
+            ends_run=True,
+        )
 
     def _check_finite(self, record: records.Record, name: str, value: float, it: int) -> None:
         if not math.isfinite(value):
@@ -579,6 +676,15 @@ class RunState:
             self.journal.add(record["t"], "warn", source, text, own=True, it=record["it"])
 
     def _add_entry(
-        self, record: records.Record, kind: Kind, source: str, text: str, detail: str = "", *, ends_run: bool = False
+        self,
+        record: records.Record,
+        kind: Kind,
+        source: str,
+        text: str,
+        detail: str = "",
+        *,
+        ends_run: bool = False,
     ) -> Entry:
-        return self.journal.add(record["t"], kind, source, text, detail, it=record["it"], ends_run=ends_run)
+        return self.journal.add(
+            record["t"], kind, source, text, detail, it=record["it"], ends_run=ends_run
+        )

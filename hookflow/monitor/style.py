@@ -38,7 +38,11 @@ INK_TABLE = {
     "picked": ("bold #ffffff", "bold #000000", "bold #ffffff"),
     "good": ("bold #3fc59b", "bold #00705a", "bold #6aa8ff"),
     "warn": ("bold #e69f00", "bold #925b00", "bold #ffd60a"),
-    "error": ("bold underline #ff7a45", "bold underline #7d0012", "bold underline #0d1117 on #f2f5f8"),
+    "error": (
+        "bold underline #ff7a45",
+        "bold underline #7d0012",
+        "bold underline #0d1117 on #f2f5f8",
+    ),
     "alarm": ("bold #11151a on #e69f00", "bold #ffffff on #a34f00", "bold #0d1117 on #ffd60a"),
     "badge": ("bold #11151a on #56b4e9", "bold #ffffff on #0072b2", "bold #0d1117 on #6aa8ff"),
     "command": ("#56b4e9", "#0072b2", "#6aa8ff"),
@@ -59,8 +63,10 @@ INK_TABLE = {
     "heat3": ("#56b4e9", "#0072b2", "#b3a66b"),
     "heat4": ("#f0e442", "#a34f00", "#ffe14d"),
 }
-"""The inks of each meaning, by theme. Dark: colours of Okabe and Ito. Light: the same hues, as dark as a light ground
-wants them. Colour-blind: blue, yellow and white alone, of distinct lightness; no meaning is in red or green."""
+"""The inks of each meaning, by theme. Dark: colours of Okabe and Ito. Light: the same hues, as dark
+as a light ground wants them. Colour-blind: blue, yellow and white alone, of distinct lightness; no
+meaning is in red or green.
+"""
 
 
 def _make_palette(place: int) -> Palette:
@@ -77,10 +83,14 @@ PLAIN_INKS = THEME_PALETTES["dark"].inks
 """For plain lines, on the ground of the user's terminal."""
 
 INK_STYLES: dict[str, Style] = {}
-"""The same without a ground, for text in Textual's widgets, which have their own: that of the cursor, say."""
+"""The same without a ground, for text in Textual's widgets, which have their own:
+that of the cursor, say.
+"""
 
 STYLES: dict[str, Style] = {}
-"""The styles of the theme in use, on its ground, by meaning; "cursor" is the ground of the row at the cursor."""
+"""The styles of the theme in use, on its ground, by meaning;
+"cursor" is the ground of the row at the cursor.
+"""
 
 
 def use(name: ThemeName) -> None:
@@ -199,7 +209,9 @@ def row(width: int, *parts: Part, picked: bool = False) -> Strip:
 
 
 def _cut(strip: Strip, width: int) -> Strip:
-    """Return the first `width` cells of a longer strip, the last of them an ellipsis unless what was there is blank."""
+    """Return the first `width` cells of a longer strip,
+    the last of them an ellipsis unless what was there is blank.
+    """
     cropped = strip.adjust_cell_length(width)
     if width <= 0 or cropped.text.isspace():
         return cropped
@@ -212,7 +224,9 @@ def count_cells(*parts: Part) -> int:
 
 
 def join_ends(width: int, left: Sequence[Part], right: Sequence[Part]) -> Strip:
-    """Return a row with one group of parts at each end; the right one is kept when both do not fit."""
+    """Return a row with one group of parts at each end;
+    the right one is kept when both do not fit.
+    """
     right_width = min(count_cells(*right), width)
     return Strip.join([row(width - right_width, *left), row(right_width, *right)])
 

@@ -1,4 +1,6 @@
-"""A run in brief: the summary that stays on the screen, the table of its metrics, and its line in a list of runs."""
+"""A run in brief: the summary that stays on the screen, the table of its metrics,
+and its line in a list of runs.
+"""
 
 import time
 from collections import Counter
@@ -17,17 +19,33 @@ from hookflow.events.rundir import RunDir, resume_command, run_argument, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.health import Health, end_reason, judge
-from hookflow.monitor.log_reader import OTHER_RANK_SUMMARY, SUMMARY_RECORDS, LogReader, RecordFilter, find_rank_logs
+from hookflow.monitor.log_reader import (
+    OTHER_RANK_SUMMARY,
+    SUMMARY_RECORDS,
+    LogReader,
+    RecordFilter,
+    find_rank_logs,
+)
 from hookflow.monitor.ranks import NO_PLAN, RankGroup, can_compare
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
-from hookflow.numbers import duration, format_count, format_percent, format_span, number, out_of, size
+from hookflow.numbers import (
+    duration,
+    format_count,
+    format_percent,
+    format_span,
+    number,
+    out_of,
+    size,
+)
 from hookflow.text import make_printable
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The facts about a run in a list of runs; `refused` are logs of other ranks that cannot be read, in words."""
+    """The facts about a run in a list of runs;
+    `refused` are logs of other ranks that cannot be read, in words.
+    """
 
     run: RunDir
     state: RunState
@@ -42,7 +60,9 @@ class RunSummary:
 
 
 class RunSummaryReader:
-    """Reads on in the logs of a run; of the frames and scalars, which make up most of a log, the last ones."""
+    """Reads on in the logs of a run; of the frames and scalars,
+    which make up most of a log, the last ones.
+    """
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -88,7 +108,9 @@ def read_run_summary(run: RunDir, clock: float) -> RunSummary:
 
 
 def metric_rows(state: RunState, none: str = "") -> Iterator[tuple[str, ...]]:
-    """Yield each metric with its last and best value, and the epoch and iteration of that; `none` where it has none."""
+    """Yield each metric with its last and best value, and the epoch and iteration of that;
+    `none` where it has none.
+    """
     for name in in_order(state.metrics.by_name, state.monitored):
         points = state.metrics.by_name[name]
         if not points:
@@ -102,7 +124,9 @@ def metric_rows(state: RunState, none: str = "") -> Iterator[tuple[str, ...]]:
 
 
 def layer_rows(layers: Sequence[Layer]) -> Iterator[tuple[str, ...]]:
-    """Yield each layer of a model: name, class, shapes, parameters, bytes, and what of it does not train."""
+    """Yield each layer of a model: name, class, shapes, parameters, bytes,
+    and what of it does not train.
+    """
     for layer in layers:
         frozen = layer["parameters"] - layer["trainable"]
         note = ""
@@ -110,7 +134,14 @@ def layer_rows(layers: Sequence[Layer]) -> Iterator[tuple[str, ...]]:
             note = "frozen"
         elif frozen:
             note = f"{frozen:,} frozen"
-        yield layer["name"], layer["kind"], layer["shapes"], f"{layer['parameters']:,}", size(layer["bytes"]), note
+        yield (
+            layer["name"],
+            layer["kind"],
+            layer["shapes"],
+            f"{layer['parameters']:,}",
+            size(layer["bytes"]),
+            note,
+        )
 
 
 def make_metrics_table(state: RunState, scalars: Iterable[str] = ()) -> Table | None:
@@ -165,7 +196,9 @@ def _first_line(run: RunDir, state: RunState, health: Health) -> str:
     epochs = state.run.get("max_epochs")
     if epochs:
         iteration = f"epoch {out_of(state.epoch, epochs)}, {iteration}"
-    return f"{health.glyph} {name}: {health.condition} after {format_span(state.elapsed)}, {iteration}"
+    return (
+        f"{health.glyph} {name}: {health.condition} after {format_span(state.elapsed)}, {iteration}"
+    )
 
 
 def _format_reason(state: RunState, health: Health) -> Iterator[str]:
@@ -180,9 +213,14 @@ def _format_reason(state: RunState, health: Health) -> Iterator[str]:
 def _result_lines(run: RunDir, state: RunState) -> Iterator[str]:
     """Yield what the scores are worth, the best ones, and the last checkpoint."""
     if state.synthetic:
-        yield f"  SYNTHETIC {', '.join(state.synthetic)} data: the scores say nothing about the real data set"
+        yield (
+            f"  SYNTHETIC {', '.join(state.synthetic)} data: the scores say nothing about the real"
+            " data set"
+        )
     if state.limited:
-        yield f"  LIMITED data ({', '.join(state.limited)}): the scores are of a part of the data set"
+        yield (
+            f"  LIMITED data ({', '.join(state.limited)}): the scores are of a part of the data set"
+        )
     for name in in_order(state.metrics.best, state.monitored)[:MAX_METRICS]:
         best = state.metrics.best[name]
         yield f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}"

@@ -1,4 +1,6 @@
-"""The dashboard's use of the terminal beside the screens: signals, themes, mouse, clipboard, announcements."""
+"""The dashboard's use of the terminal beside the screens: signals, themes, mouse,
+clipboard, announcements.
+"""
 
 import asyncio
 import base64
@@ -31,11 +33,15 @@ from hookflow.numbers import format_plural
 from hookflow.text import make_printable
 
 CLICKS, NO_MOUSE = "\x1b[?1003l\x1b[?1000h\x1b[?1002h", "\x1b[?1003l\x1b[?1002l\x1b[?1000l"
-"""Report clicks, the wheel and drags, which select text, and no mere motion; or leave the mouse to the terminal."""
+"""Report clicks, the wheel and drags, which select text, and no mere motion;
+or leave the mouse to the terminal.
+"""
 
 
 def exit_on_hang_up(terminal: int) -> None:
-    """End this process as SIGHUP does, once the terminal is closed on the other side: the signal may come too late."""
+    """End this process as SIGHUP does, once the terminal is closed on the other side:
+    the signal may come too late.
+    """
 
     def wait() -> None:
         poll = select.poll()
@@ -59,7 +65,9 @@ def make_announcement(run: RunDir, health: Health) -> str:
 
 
 def _wrap_for_tmux(sequence: str) -> str:
-    """Return a sequence, within tmux also as one that tmux hands on to its terminal if `allow-passthrough` is set."""
+    """Return a sequence, within tmux also as one that tmux hands on to its terminal
+    if `allow-passthrough` is set.
+    """
     wrapped = sequence.replace("\x1b", "\x1b\x1b")
     if "TMUX" in os.environ:
         return f"{sequence}\x1bPtmux;{wrapped}\x1b\\"
@@ -81,7 +89,9 @@ Severity = Literal["information", "warning", "error"]
 
 
 class WholeCellScrollBar(ScrollBarRender):
-    """A scrollbar whose ends are whole cells: eighths of them look like characters that have strayed into a table."""
+    """A scrollbar whose ends are whole cells: eighths of them look like characters
+    that have strayed into a table.
+    """
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
     HORIZONTAL_BARS: ClassVar[list[str]] = [" "]
@@ -123,7 +133,8 @@ class Terminal(App[DashboardResult]):
         self._use_mouse()
         self.app_resume_signal.subscribe(self, lambda _: self._use_mouse())
         loop = asyncio.get_running_loop()
-        for name in (signal.SIGTERM, signal.SIGHUP):  # Textual leaves the terminal as it is on these
+        # Textual leaves the terminal as it is on these.
+        for name in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(name, self.exit, DashboardResult.DETACHED)
         if not self.is_headless and sys.__stdin__ is not None:
             exit_on_hang_up(sys.__stdin__.fileno())
@@ -149,10 +160,13 @@ class Terminal(App[DashboardResult]):
         """Take note that this process was stopped, and goes on."""
 
     def _go_on(self) -> None:
-        """Take the terminal up again after SIGCONT: where SIGSTOP came, Textual has not let go of it yet."""
+        """Take the terminal up again after SIGCONT: where SIGSTOP came,
+        Textual has not let go of it yet.
+        """
         driver = self._driver
         if driver is not None:
-            if not getattr(driver, "_must_signal_resume", False):  # which is set by SIGTSTP, on which it has let go
+            # Which is set by SIGTSTP, on which it has let go.
+            if not getattr(driver, "_must_signal_resume", False):
                 driver.suspend_application_mode()
             driver.resume_application_mode()
         self.resume_replay()
@@ -178,14 +192,19 @@ class Terminal(App[DashboardResult]):
         mouse = not self.preferences.settings.mouse
         self.preferences = self.preferences.changed(mouse=mouse)
         self._use_mouse()
-        self.say("the mouse is the dashboard's" if mouse else "the mouse is the terminal's: it selects text")
+        self.say(
+            "the mouse is the dashboard's"
+            if mouse
+            else "the mouse is the terminal's: it selects text"
+        )
         self.remember("mouse", mouse)
 
     def save_image(self, folder: Path) -> None:
         with self.telling("cannot save an image"):
             name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
             image = self.export_screenshot().replace("<svg ", '<svg xml:space="preserve" ', 1)
-            (folder / name).write_text(image, "utf-8")  # without that, librsvg drops the spaces at the ends of a text
+            # Without that, librsvg drops the spaces at the ends of a text.
+            (folder / name).write_text(image, "utf-8")
             self.say(f"saved {short(folder / name)}")
 
     def write(self, sequence: str) -> None:
@@ -193,7 +212,10 @@ class Terminal(App[DashboardResult]):
             self._driver.write(sequence)
 
     def copy(self, text: str) -> None:
-        """Send a text to the terminal for its clipboard. It is unknown whether the terminal, or tmux, takes it."""
+        """Send a text to the terminal for its clipboard.
+
+        It is unknown whether the terminal, or tmux, takes it.
+        """
         if not text:
             self.say("there is nothing to copy here")
             return
@@ -213,6 +235,8 @@ class Terminal(App[DashboardResult]):
         except OSError as error:
             self.say(f"{failure}: {error.strerror}", severity="error")
 
-    def say(self, notice: str, seconds: float = NOTICE_SECONDS, severity: Severity = "information") -> None:
+    def say(
+        self, notice: str, seconds: float = NOTICE_SECONDS, severity: Severity = "information"
+    ) -> None:
         """Show a notice in the corner; also from a thread."""
         self.notify(make_printable(notice), timeout=seconds, severity=severity, markup=False)

@@ -10,11 +10,14 @@ from hookflow.monitor.ranks import time_in_iterations
 from hookflow.monitor.state import RunState
 
 SETTLE_SECONDS = 10.0
-"""A longer time left is unknown until so many seconds of training: the first iterations are slow."""
+"""A longer time left is unknown until so many seconds of training:
+the first iterations are slow.
+"""
 
 
 class TimeLeft(NamedTuple):
-    """The seconds until the end: at the pace of the last minute, at the quickest pace and at the slowest.
+    """The seconds until the end: at the pace of the last minute, at the quickest pace and at the
+    slowest.
 
     `expected` is None where the pace is not settled.
     """
@@ -46,8 +49,8 @@ UNKNOWN_TIME_LEFT = TimeLeft(None, 0.0, 0.0)
 class Throughput:
     """The last minute. Shares are of `whole`, the time in training iterations; durations in ns.
 
-    `samples_per_s` is of all ranks together, the rest of rank 0. `recorder` is the share of the time that recording
-    takes.
+    `samples_per_s` is of all ranks together, the rest of rank 0. `recorder` is the share of the
+    time that recording takes.
     """
 
     whole: float
@@ -64,7 +67,9 @@ class Throughput:
 
     @property
     def left(self) -> str:
-        """The time that is left, from the quickest pace to the slowest; it is empty while it is unknown."""
+        """The time that is left, from the quickest pace to the slowest;
+        it is empty while it is unknown.
+        """
         return str(self.time_left)
 
     @classmethod
@@ -85,7 +90,9 @@ class Throughput:
 
 
 def _compute_samples_per_s(state: RunState) -> float:
-    """Return the examples per second of all ranks; those that are not heard of take as many as the others."""
+    """Return the examples per second of all ranks;
+    those that are not heard of take as many as the others.
+    """
     speeds = []
     for rank in state.ranks.of.values():
         sums = rank.minute.sums
@@ -122,7 +129,9 @@ def _time_left(state: RunState) -> TimeLeft:
 
 
 def share(state: RunState, plan: Plan, pace: Throughput, *bindings: Binding) -> float:
-    """Return the share of the last minute's iterations that these bindings took; 0 for what fires elsewhere."""
+    """Return the share of the last minute's iterations that these bindings took;
+    0 for what fires elsewhere.
+    """
     if not pace.whole:
         return 0.0
     return sum(time_in_iterations(state.first, plan, binding) for binding in bindings) / pace.whole
@@ -148,5 +157,9 @@ def find_bottleneck(state: RunState, pace: Throughput) -> str:
     if state.first.device.launch_bound():
         computes = "launch-bound"
     compute = sum(pace.phases[phase] for phase in ("forward", "backward", "optimizer"))
-    shares = {computes: compute, "input-bound": pace.phases["data"], "hook-bound": pace.phases["hooks"]}
+    shares = {
+        computes: compute,
+        "input-bound": pace.phases["data"],
+        "hook-bound": pace.phases["hooks"],
+    }
     return max(shares, key=lambda word: shares[word])

@@ -34,7 +34,9 @@ def main() -> None:
     for ignored in IGNORED_SIGNALS:
         signal.signal(ignored, lambda got, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
-    raise SystemExit(notify_until_end(provided.run_dir, provided.section, provided.pid, provided.since))
+    raise SystemExit(
+        notify_until_end(provided.run_dir, provided.section, provided.pid, provided.since)
+    )
 
 
 def notify_until_end(run: RunDir, recorded: Mapping[str, Any], pid: int, since: float) -> int:

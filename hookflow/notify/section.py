@@ -1,4 +1,6 @@
-"""The section `[notify]` of a pipeline: what keeps it from being followed, and its values from the environment."""
+"""The section `[notify]` of a pipeline: what keeps it from being followed,
+and its values from the environment.
+"""
 
 import os
 import shutil
@@ -28,7 +30,11 @@ def find_notification_problems(loaded: Loaded) -> Iterator[Problem]:
             yield from _find_address_problems(section, loaded)
     if section.command and shutil.which(section.command[0]) is None:
         message = f'there is no program "{section.command[0]}"'
-        yield Problem(message, loaded.places.of("notify.command.0"), "a path is relative to the current directory")
+        yield Problem(
+            message,
+            loaded.places.of("notify.command.0"),
+            "a path is relative to the current directory",
+        )
 
 
 def _find_address_problems(section: NotifySection, loaded: Loaded) -> Iterator[Problem]:

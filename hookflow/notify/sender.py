@@ -36,7 +36,8 @@ def find_service(address: str) -> Any:
         warnings.simplefilter("ignore")  # it imports every service, and some use what is deprecated
         import apprise
 
-        logging.getLogger("apprise").setLevel(logging.CRITICAL)  # what it reports is taken by `_post`
+        # What it reports is taken by `_post`.
+        logging.getLogger("apprise").setLevel(logging.CRITICAL)
         asset = apprise.AppriseAsset(app_id="hookflow", app_desc="hookflow", app_url="")
         return apprise.Apprise.instantiate(address, asset=asset)
 
@@ -69,7 +70,10 @@ class MessageSender:
                     del failures[name]
                 failures |= still_failing
         self._failing = set(failures)
-        return [f"{message.occasion} was not sent to {name}: {reason}" for name, reason in failures.items()]
+        return [
+            f"{message.occasion} was not sent to {name}: {reason}"
+            for name, reason in failures.items()
+        ]
 
     def _try(self, message: Message, names: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
         """Send a message to these places, and return why that has failed, by place."""
@@ -104,11 +108,15 @@ class MessageSender:
         return reason
 
 
-def _run_command(command: Sequence[str], text: str, environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a command with `text` as its input; return its exit code, and what it has written to stderr.
+def _run_command(
+    command: Sequence[str], text: str, environment: Mapping[str, str]
+) -> tuple[int, str]:
+    """Run a command with `text` as its input; return its exit code, and what it has written to
+    stderr.
 
-    The streams are files and no pipes: a process that the command leaves behind may keep those open for ever. After
-    COMMAND_TIMEOUT seconds the command is killed with all that it has started, and TimeoutExpired is raised.
+    The streams are files and no pipes: a process that the command leaves behind may keep those open
+    for ever. After COMMAND_TIMEOUT seconds the command is killed with all that it has started, and
+    TimeoutExpired is raised.
     """
     with TemporaryFile() as given, TemporaryFile() as errors:
         given.write(text.encode(errors="replace"))

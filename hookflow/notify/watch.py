@@ -20,11 +20,15 @@ END_GRACE = 2.0
 """Seconds in which the command that has started a killed training records its end."""
 
 MIN_INTERVAL = 60.0
-"""Seconds between two messages on a new best value, or on warnings; what comes in between is sent as one."""
+"""Seconds between two messages on a new best value, or on warnings;
+what comes in between is sent as one.
+"""
 
 
 class HeldMessages:
-    """Texts that wait, by occasion: at most one message of an occasion is sent in `MIN_INTERVAL` seconds."""
+    """Texts that wait, by occasion: at most one message of an occasion is
+    sent in `MIN_INTERVAL` seconds.
+    """
 
     def __init__(self) -> None:
         self._texts: dict[Occasion, list[str]] = {}
@@ -83,7 +87,9 @@ class RunWatch:
         end = self._live.state.refused or self._live.state.end
         if end is not None and end["t"] >= self._since:
             return True
-        is_same_process = self._process_start is not None and read_start_time(self._pid) == self._process_start
+        is_same_process = (
+            self._process_start is not None and read_start_time(self._pid) == self._process_start
+        )
         if is_same_process or self._run.life() == "alive":
             self._gone_since = None
             return False
@@ -99,7 +105,9 @@ class RunWatch:
             self._collect_best(is_new)
 
     def _collect_best(self, is_new: bool) -> None:
-        """Hold new best values: of monitored metrics, or of any whose mode is known where none is monitored."""
+        """Hold new best values: of monitored metrics,
+        or of any whose mode is known where none is monitored.
+        """
         state = self._live.state
         names: Iterable[str] = state.monitored or state.metrics.best
         for name in names:
@@ -108,10 +116,15 @@ class RunWatch:
                 continue
             self._best[name] = best
             if is_new:
-                self._held.add("best", f"best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
+                self._held.add(
+                    "best",
+                    f"best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}",
+                )
 
     def _collect_warnings(self) -> None:
-        """Hold the warnings and errors that are new in the journal, but those that the message of a failure has."""
+        """Hold the warnings and errors that are new in the journal,
+        but those that the message of a failure has.
+        """
         for entry in self._live.state.journal.since(self._next_entry):
             self._next_entry = entry.number + 1
             if not entry.trouble or entry.t < self._since or entry.ends_run:

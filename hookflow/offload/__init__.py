@@ -1,1 +1,3 @@
-"""Offload, an optional part: hooks that fire in threads or processes of their own, which the core loads by name."""
+"""Offload, an optional part: hooks that fire in threads or processes of their own,
+which the core loads by name.
+"""

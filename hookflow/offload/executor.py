@@ -1,9 +1,11 @@
-"""Offloaded hooks: each fires in a thread of its own, on copies of what it reads, while the training goes on.
+"""Offloaded hooks: each fires in a thread of its own, on copies of what it reads, while the
+training goes on.
 
-A firing copies in the training thread and returns. Hooks that fire at one point share the copy of the network, and each
-thread copies that once more. A hook's firings stay in their order; those of several hooks run side by side. Errors come
-home at the next firing or safe point, and `settle` waits until nothing is left to do.
-The thread of a hook that has a process sends the copies there, and waits for it.
+A firing copies in the training thread and returns. Hooks that fire at one point share the copy of
+the network, and each thread copies that once more. A hook's firings stay in their order; those of
+several hooks run side by side. Errors come home at the next firing or safe point, and `settle`
+waits until nothing is left to do. The thread of a hook that has a process sends the copies there,
+and waits for it.
 """
 
 from __future__ import annotations
@@ -26,12 +28,20 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import root
 from hookflow.hooks.tensors import is_sharded
 from hookflow.offload.hook_thread import HookThread, QueuedFiring, Say
-from hookflow.offload.model_copies import ModelCopies, SharedCopy, copy_arguments, count_bytes, model_tensors
+from hookflow.offload.model_copies import (
+    ModelCopies,
+    SharedCopy,
+    copy_arguments,
+    count_bytes,
+    model_tensors,
+)
 from hookflow.runner.logging.background import BackgroundFiring, BackgroundSpan
 
 SWITCH_INTERVAL = 20e-6
-"""Seconds after which a thread that computes in Python lets another one go on, while hooks have threads. The training
-thread lets go of Python in each operation of torch, and would get it back after Python's own 5 ms."""
+"""Seconds after which a thread that computes in Python lets another one go on, while hooks have
+threads. The training thread lets go of Python in each operation of torch, and would get it back
+after Python's own 5 ms.
+"""
 
 Failed = Callable[[Binding, BaseException, int | None], None]
 
@@ -48,7 +58,10 @@ class OffloadReports:
 
 
 class OffloadExecutor:
-    """The offloaded hooks of a run. `snapshot` returns the run as a hook sees it: at this moment, with this network."""
+    """The offloaded hooks of a run.
+
+    `snapshot` returns the run as a hook sees it: at this moment, with this network.
+    """
 
     def __init__(
         self,
@@ -67,16 +80,22 @@ class OffloadExecutor:
         self._hooks = hooks
         self._seed = seed
         self.copies: dict[int, tuple[int, int]] = {}
-        """By binding: the bytes that its first firing has copied, and the least ns in which one has."""
+        """By binding: the bytes that its first firing has copied,
+        and the least ns in which one has.
+        """
         self.keeps: list[Callable[[BackgroundSpan], None]] = []
-        """Called with each firing and each wait of the training that is over, while iterations are traced."""
+        """Called with each firing and each wait of the training that is over,
+        while iterations are traced.
+        """
         self._copies: dict[bool, ModelCopies] = {}
         self._on_cuda = any(tensor.is_cuda for tensor in model_tensors(model))
         self._workers: dict[str, HookThread] = {}
         for hook in plan.hooks:
             if hook.queue:
                 models = self._models(hook.name, model)
-                self._workers[hook.name] = HookThread(hook, models, reports.wake, reports.say, self.keeps)
+                self._workers[hook.name] = HookThread(
+                    hook, models, reports.wake, reports.say, self.keeps
+                )
 
     def _models(self, hook: str, model: nn.Module) -> ModelCopies | None:
         """Return the copies of the network that a hook reads; None if it reads none."""
@@ -97,10 +116,14 @@ class OffloadExecutor:
         except Exception as error:
             message = f'hook "{hook}" cannot be offloaded: the network cannot be copied'
             where = self._place(f"hooks.{hook}.offload")
-            raise UserError(Problem(f"{message}: {type(error).__name__}: {error}", where)) from error
+            raise UserError(
+                Problem(f"{message}: {type(error).__name__}: {error}", where)
+            ) from error
 
     def method(self, binding: Binding, method: Callable[..., object]) -> Callable[..., object]:
-        """Return what a binding calls: its method in the thread of its hook, or after the hooks that it waits for."""
+        """Return what a binding calls: its method in the thread of its hook,
+        or after the hooks that it waits for.
+        """
         if binding.beside:
             worker = self._workers[binding.hook]
             if worker.hook.in_process and not worker.process:
@@ -113,7 +136,9 @@ class OffloadExecutor:
             return self._after(awaited_workers, method)
         return method
 
-    def _after(self, workers: Sequence[HookThread], method: Callable[..., object]) -> Callable[..., object]:
+    def _after(
+        self, workers: Sequence[HookThread], method: Callable[..., object]
+    ) -> Callable[..., object]:
         """Return a method that waits for the firings of other hooks before it is called."""
 
         @wraps(method)
@@ -127,7 +152,9 @@ class OffloadExecutor:
     def _make_offloaded_method(
         self, worker: HookThread, binding: Binding, method: Callable[..., object]
     ) -> Callable[..., object]:
-        """Return a method that copies what the hook's method takes, and queues the call for the hook's thread."""
+        """Return a method that copies what the hook's method takes,
+        and queues the call for the hook's thread.
+        """
         writers = self._find_network_writers_before(binding)
 
         @wraps(method)
@@ -161,13 +188,19 @@ class OffloadExecutor:
                 call = partial(method, *arguments, **by_name)
             copies: list[Tensor] = []
             if event is not None:
-                copies = [leaf for leaf in tree_leaves([arguments, by_name]) if isinstance(leaf, Tensor)]
-            worker.put(QueuedFiring(binding, run.place[0], queued / 1e9, call, shared, event, copies))
+                copies = [
+                    leaf for leaf in tree_leaves([arguments, by_name]) if isinstance(leaf, Tensor)
+                ]
+            worker.put(
+                QueuedFiring(binding, run.place[0], queued / 1e9, call, shared, event, copies)
+            )
 
         return submit
 
     def _find_network_writers_before(self, binding: Binding) -> list[int]:
-        """Return the ids of the bindings of the same point that fire before this one and write the network."""
+        """Return the ids of the bindings of the same point that fire before
+        this one and write the network.
+        """
         writers = []
         for other in self._plan.at(binding.point):
             if other == binding:
@@ -177,7 +210,9 @@ class OffloadExecutor:
                 writers.append(other.id)
         return writers
 
-    def _record_copy(self, binding: Binding, arguments: Any, shared: SharedCopy | None, ns: int) -> None:
+    def _record_copy(
+        self, binding: Binding, arguments: Any, shared: SharedCopy | None, ns: int
+    ) -> None:
         """Keep the bytes of a binding's first copy, and the least ns in which one was made."""
         known = self.copies.get(binding.id)
         if known is None:
@@ -190,7 +225,9 @@ class OffloadExecutor:
             self.copies[binding.id] = num_bytes, min(least_ns, ns)
 
     def raise_failures(self) -> None:
-        """Report what has been raised beside the training; raises it where the hook's `on_error` says so."""
+        """Report what has been raised beside the training;
+        raises it where the hook's `on_error` says so.
+        """
         for worker in self._workers.values():
             while worker.failures:
                 binding, it, error = worker.failures.popleft()
@@ -219,7 +256,9 @@ class OffloadExecutor:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let the training thread have Python's lock soon where hooks have threads; close all in the end."""
+        """Let the training thread have Python's lock soon where hooks have threads;
+        close all in the end.
+        """
         before = sys.getswitchinterval()
         if not all(worker.hook.in_process for worker in self._workers.values()):
             sys.setswitchinterval(min(before, SWITCH_INTERVAL))
@@ -235,7 +274,9 @@ class OffloadExecutor:
             worker.close()
 
     def take_times(self) -> dict[str, list[int]]:
-        """Return what each binding has done beside the training since the last time: see `HookThread.take_times`."""
+        """Return what each binding has done beside the training since the last time:
+        see `HookThread.take_times`.
+        """
         times = {}
         for worker in self._workers.values():
             times.update(worker.take_times())

@@ -1,7 +1,8 @@
 """The process of a hook with `offload = "process"`, and the training's side of it.
 
-The hook moves to the process with its first firing there. Its attributes are brought back before it fires in
-the training thread and before its state is saved. Tensors go through a socket as bytes and arrive on the CPU.
+The hook moves to the process with its first firing there. Its attributes are brought back before it
+fires in the training thread and before its state is saved. Tensors go through a socket as bytes and
+arrive on the CPU.
 """
 
 import atexit
@@ -32,22 +33,32 @@ from hookflow.runner.process.open_files import close_open_files
 from hookflow.runner.process.signals import END_SIGNALS, signals_blocked
 
 REPORTING_ATTRIBUTES = ("_log", "_media")
-"""The attributes of a run by which a hook reports: what it calls there is called in the training's process."""
+"""The attributes of a run by which a hook reports:
+what it calls there is called in the training's process.
+"""
 
 EXIT_CODE_TIMEOUT = 30.0
-"""Seconds in which a process that has closed its connection has an exit code: it is nice, and others may be busy."""
+"""Seconds in which a process that has closed its connection has an exit code: it is nice,
+and others may be busy.
+"""
 
 EXIT_SECONDS = 5.0
-"""Seconds that a process has for its exit handlers, and to write the files that its hook has left open."""
+"""Seconds that a process has for its exit handlers,
+and to write the files that its hook has left open.
+"""
 
 SOCKET_BUFFER_BYTES = 1 << 20
-"""Bytes that the socket holds, where the system allows that: the sender seldom waits for the receiver."""
+"""Bytes that the socket holds, where the system allows that:
+the sender seldom waits for the receiver.
+"""
 
 
 class TensorChannel:
-    """A connection over which any object that can be pickled is sent, its tensors without their graph.
+    """A connection over which any object that can be pickled is sent, its tensors without their
+    graph.
 
-    An object of `shared` is sent by its name, and arrives as the object of that name at the other end.
+    An object of `shared` is sent by its name, and arrives as the object of that name at the other
+    end.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -65,7 +76,10 @@ class TensorChannel:
             self._connection.send_bytes(part)
 
     def receive(self) -> Any:
-        """Wait for an object. Raises EOFError once the other end is gone, and what unpickling it raises."""
+        """Wait for an object.
+
+        Raises EOFError once the other end is gone, and what unpickling it raises.
+        """
         buffers = [torch.empty(size, dtype=torch.uint8).numpy() for size in self._connection.recv()]
         pickled = self._connection.recv_bytes()
         for each in buffers:
@@ -80,7 +94,10 @@ class _TensorPickler(pickle.Pickler):
     """Leaves the contents of tensors and arrays to `take`."""
 
     def __init__(
-        self, out: io.BytesIO, shared: Mapping[str, object], take: Callable[[pickle.PickleBuffer], None]
+        self,
+        out: io.BytesIO,
+        shared: Mapping[str, object],
+        take: Callable[[pickle.PickleBuffer], None],
     ) -> None:
         super().__init__(out, pickle.HIGHEST_PROTOCOL, buffer_callback=take)
         self._shared = {id(end): name for name, end in shared.items()}
@@ -89,7 +106,11 @@ class _TensorPickler(pickle.Pickler):
         return self._shared.get(id(value))
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) not in (Tensor, nn.Parameter) or value.layout is not torch.strided or value.is_quantized:
+        if (
+            type(value) not in (Tensor, nn.Parameter)
+            or value.layout is not torch.strided
+            or value.is_quantized
+        ):
             return NotImplemented
         plain = value.detach().resolve_conj().resolve_neg().contiguous().cpu()
         contents = plain.view(-1).view(torch.uint8).numpy()
@@ -101,7 +122,12 @@ class _TensorPickler(pickle.Pickler):
 
 
 def _tensor(
-    contents: Any, dtype: torch.dtype, shape: torch.Size, kind: type[Tensor], trains: bool, grad: Any
+    contents: Any,
+    dtype: torch.dtype,
+    shape: torch.Size,
+    kind: type[Tensor],
+    trains: bool,
+    grad: Any,
 ) -> Tensor:
     tensor = torch.from_numpy(contents).view(dtype).view(shape)
     if kind is nn.Parameter:
@@ -111,7 +137,9 @@ def _tensor(
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    def __init__(self, pickled: io.BytesIO, shared: Mapping[str, object], buffers: Sequence[Any]) -> None:
+    def __init__(
+        self, pickled: io.BytesIO, shared: Mapping[str, object], buffers: Sequence[Any]
+    ) -> None:
         super().__init__(pickled, buffers=buffers)
         self._shared = shared
 
@@ -126,8 +154,8 @@ class ProcessEndedError(Exception):
 class HookProcess:
     """The process of one hook. It is used by one thread at a time, but for `kill`.
 
-    A process that has ended is replaced at once; the hook then goes on with the attributes that were
-    brought back last.
+    A process that has ended is replaced at once; the hook then goes on with the attributes that
+    were brought back last.
     """
 
     def __init__(self, name: str, hook: Any, seed: int) -> None:
@@ -153,7 +181,9 @@ class HookProcess:
         self._channel.send((sys.path, [*list_run_files()]))
 
     def check(self, run: Any, network: nn.Module | None) -> str:
-        """Return why the hook or the run with its network cannot be sent to the process; empty where they can."""
+        """Return why the hook or the run with its network cannot be sent to the process;
+        empty where they can.
+        """
         self._channel.shared = {name: getattr(run, name) for name in REPORTING_ATTRIBUTES}
         code: list[Any] = []  # the functions and classes that the process has to import
         if isinstance(self._hook, FunctionType):
@@ -164,7 +194,10 @@ class HookProcess:
             code += [type(module) for module in network.modules()]
         for item in code:
             if item.__module__ == "__main__":
-                reason = "is in the script that runs, which the process does not: it belongs in a module of its own"
+                reason = (
+                    "is in the script that runs, which the process does not: it belongs in a module"
+                    " of its own"
+                )
                 return f"{item.__name__} {reason}"
         try:
             returned = self._ask("check", self._hook, run)
@@ -175,12 +208,18 @@ class HookProcess:
         return ""
 
     def fire(
-        self, method: str, run: Any, arguments: Sequence[Any], named: Mapping[str, Any], place: tuple[str, int, int]
+        self,
+        method: str,
+        run: Any,
+        arguments: Sequence[Any],
+        named: Mapping[str, Any],
+        place: tuple[str, int, int],
     ) -> None:
-        """Call a method of the hook with copies, or the hook itself where it is a function; return when that is done.
+        """Call a method of the hook with copies, or the hook itself where it is a function; return
+        when that is done.
 
-        `place` is the point, the iteration and the batch: the global random generators are seeded for it. Raises what
-        the hook raises, with its traceback as a note.
+        `place` is the point, the iteration and the batch: the global random generators are seeded
+        for it. Raises what the hook raises, with its traceback as a note.
         """
         self._channel.shared = {name: getattr(run, name) for name in REPORTING_ATTRIBUTES}
         point, iteration, batch = place
@@ -198,7 +237,8 @@ class HookProcess:
                 return
             self._end()
             self._start()
-        with suppress(ProcessEndedError, OSError):  # the next firing reports it, unless the run is over
+        # The next firing reports it, unless the run is over.
+        with suppress(ProcessEndedError, OSError):
             self._ask("check", None, None)
 
     def return_hook(self) -> None:
@@ -246,7 +286,10 @@ class HookProcess:
         self._is_away = False
 
     def close(self) -> None:
-        """End the process, for good. If it waits for a message, it has EXIT_SECONDS to end by itself."""
+        """End the process, for good.
+
+        If it waits for a message, it has EXIT_SECONDS to end by itself.
+        """
         with self._lifetime:
             self._is_over = True
             if self._is_idle:
@@ -262,7 +305,9 @@ class HookProcess:
 
 
 class _ReportSender:
-    """An object of the training's process, as its hook's process sees it: calls are reported, and return None."""
+    """An object of the training's process, as its hook's process sees it:
+    calls are reported, and return None.
+    """
 
     def __init__(self, name: str, channel: TensorChannel) -> None:
         self._name = name
@@ -279,7 +324,13 @@ def serve(channel: TensorChannel) -> None:
     """Fire a hook as the training asks, until it asks for the end or is gone."""
     hook: Any = None
 
-    def fire(moved: Sequence[Any], method: str, arguments: Sequence[Any], named: Mapping[str, Any], seed: int) -> None:
+    def fire(
+        moved: Sequence[Any],
+        method: str,
+        arguments: Sequence[Any],
+        named: Mapping[str, Any],
+        seed: int,
+    ) -> None:
         nonlocal hook
         if moved:
             hook = moved[0]
@@ -313,7 +364,9 @@ def serve(channel: TensorChannel) -> None:
 
 
 def _make_sendable_error(error: BaseException) -> BaseException:
-    """Return an exception that can be sent, with its traceback as a note, above which its own text stands."""
+    """Return an exception that can be sent, with its traceback as a note,
+    above which its own text stands.
+    """
     own_text = "".join(traceback.format_exception_only(error))
     text = "".join(traceback.format_exception(error)).removesuffix(own_text)
     try:
@@ -330,7 +383,9 @@ def main() -> None:
     mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
     for number in END_SIGNALS:
         signal.signal(number, lambda *_: None)  # what a hook starts would inherit SIG_IGN
-    os.register_at_fork(after_in_child=lambda: [signal.signal(number, signal.SIG_DFL) for number in END_SIGNALS])
+    os.register_at_fork(
+        after_in_child=lambda: [signal.signal(number, signal.SIG_DFL) for number in END_SIGNALS]
+    )
     signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
     os.nice(19)  # the training goes first
     channel = TensorChannel(Connection(int(sys.argv[1])))

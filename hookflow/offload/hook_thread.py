@@ -33,7 +33,9 @@ SIGNAL_INTERVAL = 1.0
 """Seconds between the waits for a thread: Python handles a signal between them."""
 
 SLOW_WAIT = 10.0
-"""Seconds that the training waits for a hook before a message names it; another follows each time that has doubled."""
+"""Seconds that the training waits for a hook before a message names it;
+another follows each time that has doubled.
+"""
 
 Say = Callable[[str, Level], None]
 
@@ -56,7 +58,8 @@ class QueuedFiring:
 
 
 class HookThread:
-    """The thread of one hook, and the firings that wait for it. `say` receives the time for which the training waits.
+    """The thread of one hook, and the firings that wait for it. `say` receives the time for which
+    the training waits.
 
     `keeps` are called with each firing and each wait that is over, while iterations are traced.
     """
@@ -93,7 +96,9 @@ class HookThread:
         self._times: dict[int, list[int]] = {}  # by binding: firings, ns, longest ns
 
     def make_room(self) -> bool:
-        """Wait until there is room for a firing, or make it, as `when_full` says; return whether there is."""
+        """Wait until there is room for a firing, or make it, as `when_full` says;
+        return whether there is.
+        """
         with self._changed:
             self._wait_while(self._should_wait_for_room)
             if self._is_full():
@@ -101,7 +106,8 @@ class HookThread:
                 if self._given_up or self.hook.when_full == "drop":
                     return False
                 self._jobs.popleft()
-            has_failed = bool(self.failures) and self.hook.on_error != "ignore"  # which ends the run, or the hook
+            # Which ends the run, or the hook.
+            has_failed = bool(self.failures) and self.hook.on_error != "ignore"
             if has_failed:
                 self.dropped += 1
         return not has_failed
@@ -117,12 +123,16 @@ class HookThread:
         return self.hook.when_full == "wait"
 
     def _is_busy(self) -> bool:
-        """Return whether a firing is not done, and will be: a thread that is given up may never end."""
+        """Return whether a firing is not done, and will be:
+        a thread that is given up may never end.
+        """
         has_work = bool(self._jobs) or self._running is not None
         return has_work and (self.process is not None or not self._given_up)
 
     def _wait_while(self, is_held_up: Callable[[], bool]) -> None:
-        """Let the training thread wait, and name the hook where that takes long: it may hang for ever."""
+        """Let the training thread wait, and name the hook where that takes long:
+        it may hang for ever.
+        """
         if not is_held_up():
             return
         began = perf_counter()
@@ -141,14 +151,21 @@ class HookThread:
             keep(span)
 
     def _wait_notice(self, waited: float) -> str:
-        text = f'the training has waited for {format_lasting(waited)} for the offloaded hook "{self.hook.name}"'
+        text = (
+            f"the training has waited for {format_lasting(waited)} for the offloaded hook"
+            f' "{self.hook.name}"'
+        )
         if self._running:
             job, began = self._running
             taken = format_lasting(perf_counter() - began)
-            text += f": its firing at {job.binding.point} of iteration {job.it} has taken {taken} so far"
+            text += (
+                f": its firing at {job.binding.point} of iteration {job.it} has taken {taken}"
+                " so far"
+            )
         if not self.hook.timeout:
             text += (
-                f' (a firing that hangs holds up the run for ever; hooks.{self.hook.name}.timeout = "60s" gives it up)'
+                f" (a firing that hangs holds up the run for ever; hooks.{self.hook.name}.timeout ="
+                ' "60s" gives it up)'
             )
         return text
 
@@ -161,7 +178,9 @@ class HookThread:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until every firing is done, or given up; the hook then has the attributes that they have left it."""
+        """Wait until every firing is done, or given up;
+        the hook then has the attributes that they have left it.
+        """
         with self._changed:
             self._wait_while(self._is_busy)
             if self.process and self._latest:
@@ -181,7 +200,8 @@ class HookThread:
     def check_time(self) -> None:
         """Give up the firing that runs if it has taken too long, and those that wait for it.
 
-        Its thread cannot be ended: until it returns, the hook has no further firings, and its own error is ignored.
+        Its thread cannot be ended: until it returns, the hook has no further firings, and its own
+        error is ignored.
         """
         with self._changed:
             if not (self.hook.timeout and self._running) or self._given_up:
@@ -189,14 +209,21 @@ class HookThread:
             job, began = self._running
             if perf_counter() - began > self.hook.timeout:
                 self._given_up = True
-                error = TimeoutError(f"a firing beside the training takes longer than {self.hook.timeout:g} s")
+                error = TimeoutError(
+                    f"a firing beside the training takes longer than {self.hook.timeout:g} s"
+                )
                 if self.process:
                     self.process.kill()
-                    error.add_note("its process is ended; the hook has the attributes that were brought back last")
+                    error.add_note(
+                        "its process is ended; the hook has the attributes that were brought back"
+                        " last"
+                    )
                 self._fail(job, error, goes_on=False)
 
     def _fail(self, job: QueuedFiring, error: BaseException, *, goes_on: bool) -> None:
-        """Report the error of a firing, and drop those that wait for it unless the hook `goes_on`."""
+        """Report the error of a firing, and drop those that wait
+        for it unless the hook `goes_on`.
+        """
         with self._changed:
             self.failures.append((job.binding, job.it, error))
             if not goes_on:
@@ -207,7 +234,9 @@ class HookThread:
         self._failed()
 
     def take_times(self) -> dict[str, list[int]]:
-        """Return by binding [firings, ns, longest ns, waiting now, dropped so far] since the last time."""
+        """Return by binding [firings, ns, longest ns, waiting now,
+        dropped so far] since the last time.
+        """
         self.check_time()
         with self._changed:
             times = self._times
@@ -230,7 +259,8 @@ class HookThread:
     def _run_jobs(self) -> None:
         if sys.platform == "linux" and not self.process:
             os.nice(19)  # of this thread alone: the training goes first
-        torch.get_num_threads()  # sets those of a new thread: without it, MKL would take all processors
+        # Sets those of a new thread: without it, MKL would take all processors.
+        torch.get_num_threads()
         while True:
             with self._changed:
                 while not self._jobs:
@@ -261,7 +291,9 @@ class HookThread:
                 self.process.restart()  # now, since a timeout counts from the beginning of a firing
 
     def _call_with_retries(self, job: QueuedFiring) -> None:
-        """Call a firing, and again while it raises, as often as `retry` says; none that has been given up."""
+        """Call a firing, and again while it raises, as often as `retry` says;
+        none that has been given up.
+        """
 
         def report(error: Exception, text: str) -> None:
             if self._given_up:
@@ -276,11 +308,13 @@ class HookThread:
         if job.copied is not None:
             self._stream = self._stream or torch.cuda.Stream()
             self._stream.wait_event(job.copied)
-            for tensor in job.copies:  # the hook may keep one, and let go of it while this stream still reads it
+            # The hook may keep one, and let go of it while this stream still reads it.
+            for tensor in job.copies:
                 record_stream(tensor, self._stream)
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
             if job.shared and self.models and self.twin:
                 self.models.copy(job.shared.network, self.twin)
             job.call()
         if self._stream:
-            self._stream.synchronize()  # the memory of the copies goes back to the stream of the training
+            # The memory of the copies goes back to the stream of the training.
+            self._stream.synchronize()

@@ -7,7 +7,9 @@ from fractions import Fraction
 from typing import Any, Literal
 
 Unit = Literal["", "it", "ep", "s", "%", "samples", "tokens"]
-"""Iterations, epochs, seconds, hundredths of the run, examples, tokens; "" counts what the point counts."""
+"""Iterations, epochs, seconds, hundredths of the run, examples, tokens;
+"" counts what the point counts.
+"""
 
 TRIGGER_UNITS: tuple[Unit, ...] = ("", "it", "ep", "s", "%", "samples", "tokens")
 """The units of a trigger: those of the data, too, which are counted while the run trains."""
@@ -43,7 +45,10 @@ UNIT_EXAMPLES: dict[Unit, tuple[str, ...]] = {
 AMOUNT_PATTERN = r"^\s*(\d+(\.0+)?\s*(it|ep)|\d+(\.\d+)?\s*(s|m|h|%))\s*$"
 """The form of an amount with a unit, for an editor; that it must be above zero is not in it."""
 
-TRIGGER_PATTERN = r"^\s*(\d+(\.0+)?\s*(it|ep)|\d+(\.\d+)?\s*(s|m|h|%)|\d+(\.\d+)?\s*[kMB]?\s*(samples?|tokens?))\s*$"
+TRIGGER_PATTERN = (
+    r"^\s*(\d+(\.0+)?\s*(it|ep)|\d+(\.\d+)?\s*(s|m|h|%)"
+    r"|\d+(\.\d+)?\s*[kMB]?\s*(samples?|tokens?))\s*$"
+)
 """The same for a trigger, which counts samples and tokens, too."""
 
 _AMOUNT_PATTERN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(it|ep|s|m|h|%)\s*$")
@@ -52,7 +57,10 @@ _OF_DATA = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kMB]?)\s*(samples|sample|tokens|
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number, exactly, and its unit; minutes and hours are seconds. `written` is the amount as the file has it."""
+    """A number, exactly, and its unit; minutes and hours are seconds.
+
+    `written` is the amount as the file has it.
+    """
 
     value: Fraction
     unit: Unit
@@ -83,7 +91,9 @@ def read_amount(text: str) -> Amount:
     return parse_amount(text, TRIGGER_UNITS)
 
 
-def parse_amount(written: object, units: Iterable[Unit] = ("", "it", "ep", "s", "%"), *, parts: bool = False) -> Amount:
+def parse_amount(
+    written: object, units: Iterable[Unit] = ("", "it", "ep", "s", "%"), *, parts: bool = False
+) -> Amount:
     """Read an amount in one of these units; with `parts` it may be a part of an epoch.
 
     Raises ValueError, in words for the user, when it is none.
@@ -106,7 +116,10 @@ def parse_amount(written: object, units: Iterable[Unit] = ("", "it", "ep", "s", 
 
 
 def _read_number(written: object, hint: str) -> Amount:
-    """Return the number and the unit of an amount. Raises ValueError, with the hint, when it is none."""
+    """Return the number and the unit of an amount.
+
+    Raises ValueError, with the hint, when it is none.
+    """
     if isinstance(written, bool):
         raise ValueError(f"{str(written).lower()} is no amount; {hint}")
     if isinstance(written, int):

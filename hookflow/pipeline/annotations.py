@@ -1,4 +1,6 @@
-"""Types of annotations, as the source of a file that may come from anybody shows them: nothing of it is evaluated."""
+"""Types of annotations, as the source of a file that may come from anybody shows them:
+nothing of it is evaluated.
+"""
 
 import ast
 from typing import Annotated, Any, Literal, Union
@@ -7,10 +9,14 @@ from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter
 from pydantic_core import SchemaError
 
 _PLAIN_TYPES: dict[str, Any] = {
-    each.__name__: each for each in (bool, int, float, str, bytes, list, dict, tuple, set, frozenset, object)
+    each.__name__: each
+    for each in (bool, int, float, str, bytes, list, dict, tuple, set, frozenset, object)
 }
 _TYPES_BY_NAME: dict[str, Any] = {**_PLAIN_TYPES, "Any": Any, "Tensor": type("Tensor", (), {})}
-"""The names that have a meaning alone. A file holds no tensor, so `Tensor` is a class without instances."""
+"""The names that have a meaning alone.
+
+A file holds no tensor, so `Tensor` is a class without instances.
+"""
 
 _GENERIC_NAMES = {"list", "dict", "tuple", "set", "frozenset"}
 
@@ -20,13 +26,16 @@ class _UnknownError(Exception):
 
 
 def annotated_type(annotation: ast.expr) -> Any:
-    """Return the type that an annotation means; `Any` where it has names or calls of its own, which are not known."""
+    """Return the type that an annotation means; `Any` where it has names or calls of its own,
+    which are not known.
+    """
     try:
         kind = _type_of(annotation)
         TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     except (_UnknownError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return Any
-    except (PydanticUserError, SchemaError):  # bounds that the type cannot have, a pattern that is none
+    # Bounds that the type cannot have, a pattern that is none.
+    except (PydanticUserError, SchemaError):
         return Any
     return kind
 
@@ -75,11 +84,15 @@ def _make_subscripted(name: str, parts: list[ast.expr]) -> Any:
 
 
 def _field(node: ast.expr) -> Any:
-    """Return the `Field(…)` of an annotation; None for other metadata, and for one whose arguments are no literals."""
+    """Return the `Field(…)` of an annotation; None for other metadata,
+    and for one whose arguments are no literals.
+    """
     match node:
         case ast.Call(func=ast.Name(id="Field"), args=[], keywords=keywords):
             try:
-                return Field(**{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords})
+                return Field(
+                    **{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords}
+                )
             except ValueError:
                 return None
     return None

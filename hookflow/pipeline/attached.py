@@ -1,4 +1,6 @@
-"""Pipelines of hooks alone, for `hookflow.attach`: the model, the optimizer and the data are those of a user's loop."""
+"""Pipelines of hooks alone, for `hookflow.attach`: the model,
+the optimizer and the data are those of a user's loop.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +24,8 @@ OTHER_SECTIONS = {
 
 
 def complete_attached(tree: dict[str, Any], places: SourceMap) -> Iterator[Problem]:
-    """Fill in the sections of a pipeline of hooks alone, in place; yield what only hookflow's own loop can do.
+    """Fill in the sections of a pipeline of hooks alone, in place; yield what only hookflow's own
+    loop can do.
 
     Its length may be unknown: then it is one epoch of unknown iterations.
     """
@@ -32,29 +35,47 @@ def complete_attached(tree: dict[str, Any], places: SourceMap) -> Iterator[Probl
     for key in run:
         if key in RunSection.model_fields and key not in RUN_KEYS:
             message = f"run.{key} is for hookflow's own loop, and this pipeline has no [model]"
-            yield Problem(message, places.of(f"run.{key}"), "in a loop of your own, its code does that")
+            yield Problem(
+                message, places.of(f"run.{key}"), "in a loop of your own, its code does that"
+            )
     if run.get("on_nan") == "skip":
-        message = 'on_nan = "skip" leaves out steps of hookflow\'s own loop, and this pipeline has no [model]'
+        message = (
+            'on_nan = "skip" leaves out steps of hookflow\'s own loop, and this pipeline has no'
+            " [model]"
+        )
         yield Problem(message, places.of("run.on_nan"), 'write "raise" or "ignore"')
     for section, why in OTHER_SECTIONS.items():
         if section in tree:
-            yield Problem(f"[{section}] is not for a pipeline of hooks alone", places.of(section), why)
+            yield Problem(
+                f"[{section}] is not for a pipeline of hooks alone", places.of(section), why
+            )
     if "max_iters" not in run:
         run.setdefault("max_epochs", 1)
     part = {"use": LOOP_OBJECT}
-    parts: dict[str, Any] = {"model": part, "optimizer": part, "task": part, "data": {"train": part, "val": part}}
+    parts: dict[str, Any] = {
+        "model": part,
+        "optimizer": part,
+        "task": part,
+        "data": {"train": part, "val": part},
+    }
     for section, table in parts.items():
         tree[section] = table
         places.put((section,), Where("the loop"))
 
 
 def is_attached(pipeline: Pipeline) -> bool:
-    """Return whether a pipeline has hooks for a loop of the user's own, and neither model nor data."""
+    """Return whether a pipeline has hooks for a loop of the user's own,
+    and neither model nor data.
+    """
     return pipeline.task.use == LOOP_OBJECT
 
 
 def no_loop(where: Where | None) -> Problem:
-    """Return that a pipeline of hooks alone, whose [run] is at `where`, cannot be trained by itself."""
-    message = "this pipeline has no [model], [optimizer] and [data]: its hooks are for a loop of your own"
+    """Return that a pipeline of hooks alone, whose [run] is at `where`,
+    cannot be trained by itself.
+    """
+    message = (
+        "this pipeline has no [model], [optimizer] and [data]: its hooks are for a loop of your own"
+    )
     hint = "start the program that calls hookflow.attach, or write the three sections"
     return Problem(message, where, hint)

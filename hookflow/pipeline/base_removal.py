@@ -1,4 +1,6 @@
-"""The keys that a pipeline removes from the one that it `extends`: keys by `unset`, and tables by `replace = true`."""
+"""The keys that a pipeline removes from the one that it `extends`: keys by `unset`,
+and tables by `replace = true`.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +13,10 @@ UNSET = "unset"
 
 
 def take_unset_keys(tree: dict[str, Any], places: SourceMap) -> list[tuple[Key, Where]]:
-    """Take `unset` out of the tables of a file, and return its keys with their places. Raises UserError."""
+    """Take `unset` out of the tables of a file, and return its keys with their places.
+
+    Raises UserError.
+    """
     written = tree.pop(UNSET, [])
     where = places.of(UNSET)
     example = 'write e.g. unset = ["data.train.loader.batch_size"]'
@@ -46,7 +51,10 @@ def _split(text: Any) -> Key | None:
 
 
 def remove_keys(base: dict[str, Any], keys: list[tuple[Key, Where]], named: str) -> None:
-    """Remove keys from the tables of a base, which is called `named`. Raises UserError for those that it lacks."""
+    """Remove keys from the tables of a base, which is called `named`.
+
+    Raises UserError for those that it lacks.
+    """
     problems = []
     for key, where in keys:
         *route, last = key
@@ -90,7 +98,8 @@ def take_replacing_tables(tree: dict[str, Any]) -> set[Key]:
 
 
 def merge_hint(key: Key, message: str, tree: Mapping[str, Any], places: SourceMap) -> str:
-    """Return the way out where a table cannot be, since its keys come from two files; empty anywhere else.
+    """Return the way out where a table cannot be, since its keys come from two files; empty
+    anywhere else.
 
     The keys are those of the table that the message names.
     """
@@ -113,7 +122,9 @@ def merge_hint(key: Key, message: str, tree: Mapping[str, Any], places: SourceMa
     below = next(iter(_from_base(named)))
     whole = format_key(key)
     way_out = f'unset = ["{whole}.{below}"] at the top of the file takes it away'
-    return f"{stated}\n    {way_out}; or replace the whole table: {key[-1]} = {{ replace = true, … }}"
+    return (
+        f"{stated}\n    {way_out}; or replace the whole table: {key[-1]} = {{ replace = true, … }}"
+    )
 
 
 def _names(message: str, key: str) -> bool:

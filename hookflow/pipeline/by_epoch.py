@@ -1,4 +1,6 @@
-"""Values that change where an epoch begins: the batch size, accumulation, and with them the length of an epoch."""
+"""Values that change where an epoch begins: the batch size, accumulation,
+and with them the length of an epoch.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ from hookflow.pipeline.amounts import parse_amount
 
 @dataclass(frozen=True, slots=True)
 class ByEpoch:
-    """An integer for each epoch: `stages` has the first epoch of each value (counted from 0), and the value."""
+    """An integer for each epoch: `stages` has the first epoch of each value
+    (counted from 0), and the value.
+    """
 
     stages: tuple[tuple[int, int], ...]
 
@@ -63,7 +67,10 @@ class ByEpoch:
 
 @dataclass(frozen=True, slots=True)
 class EpochLengths(ByEpoch):
-    """The iterations of each epoch. An amount of epochs is a place in the run, counted in iterations."""
+    """The iterations of each epoch.
+
+    An amount of epochs is a place in the run, counted in iterations.
+    """
 
     @classmethod
     def of(cls, batches: ByEpoch, accumulate: ByEpoch) -> Self:
@@ -87,7 +94,9 @@ class EpochLengths(ByEpoch):
         return result
 
     def epochs(self, iterations: int) -> Fraction:
-        """Return how many epochs, and parts of one, so many iterations are; 0 where epochs have no iterations."""
+        """Return how many epochs, and parts of one, so many iterations are;
+        0 where epochs have no iterations.
+        """
         left = iterations
         result = Fraction(0)
         for first, end, length in self._spans():
@@ -101,7 +110,9 @@ class EpochLengths(ByEpoch):
         return result
 
     def _spans(self) -> Iterator[tuple[int, int | None, int]]:
-        """Yield the first epoch of each length, the epoch after its last one (None: there is none), and the length."""
+        """Yield the first epoch of each length, the epoch after its last one (None:
+        there is none), and the length.
+        """
         ends: list[int | None] = [first for first, _ in self.stages[1:]]
         ends.append(None)
         for (first, length), end in zip(self.stages, ends, strict=True):
@@ -118,7 +129,9 @@ def first_epochs(*values: ByEpoch) -> list[int]:
 
 
 def batches_by_epoch(source: Any) -> ByEpoch:
-    """Return how many batches each epoch of a source has: as many as its length says, unless it says otherwise."""
+    """Return how many batches each epoch of a source has: as many as its length says,
+    unless it says otherwise.
+    """
     declared: ByEpoch | None = getattr(source, "batches_by_epoch", None)
     if declared is not None:
         return declared
@@ -126,7 +139,9 @@ def batches_by_epoch(source: Any) -> ByEpoch:
 
 
 def recorded_lengths(run: Mapping[str, Any]) -> EpochLengths:
-    """Return the iterations of each epoch, as the record of its start has them, or the position in a checkpoint."""
+    """Return the iterations of each epoch, as the record of its start has them,
+    or the position in a checkpoint.
+    """
     stages = run.get("epoch_lengths")
     if stages:
         return EpochLengths(tuple(map(tuple, stages)))
@@ -135,7 +150,10 @@ def recorded_lengths(run: Mapping[str, Any]) -> EpochLengths:
 
 
 def parse_counts(written: object) -> ByEpoch:
-    """Read an integer, or several with the epochs from which they hold. Raises ValueError, in words for the user."""
+    """Read an integer, or several with the epochs from which they hold.
+
+    Raises ValueError, in words for the user.
+    """
     if isinstance(written, ByEpoch):
         return written
     if not isinstance(written, list | tuple):
@@ -188,5 +206,9 @@ def _as_toml(counts: Any) -> Any:
 _PAIR = {"type": "array", "minItems": 2, "maxItems": 2}
 _SCHEMA = {"type": ["integer", "array"], "minimum": 1, "minItems": 1, "items": _PAIR}
 
-CountByEpoch = Annotated[ByEpoch, PlainValidator(parse_counts), PlainSerializer(_as_toml), WithJsonSchema(_SCHEMA)]
-"""An integer above zero, or several with the epochs from which they hold: [[0, 64], ["3ep", 256]]."""
+CountByEpoch = Annotated[
+    ByEpoch, PlainValidator(parse_counts), PlainSerializer(_as_toml), WithJsonSchema(_SCHEMA)
+]
+"""An integer above zero, or several with the epochs from which they hold: [[0,
+64], ["3ep", 256]].
+"""

@@ -1,4 +1,5 @@
-"""The sections of a pipeline file that name a class or function: models, optimizers, data sources and loaders.
+"""The sections of a pipeline file that name a class or function: models, optimizers, data sources
+and loaders.
 
 The arguments in `args` belong to what `use` names and are checked against its signature later.
 """
@@ -6,7 +7,16 @@ The arguments in `args` belong to what `use` names and are checked against its s
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from hookflow.pipeline.by_epoch import CountByEpoch
 from hookflow.pipeline.values import Args, PartName, ValEvery
@@ -15,8 +25,8 @@ from hookflow.pipeline.values import Args, PartName, ValEvery
 class Section(BaseModel):
     """A table of the file. Immutable, strict, and closed to keys that it does not know.
 
-    The sentence below each field is its documentation. `hookflow.pipeline.json_schema` reads it where it is wanted,
-    since pydantic would read all of them at each import.
+    The sentence below each field is its documentation. `hookflow.pipeline.json_schema` reads it
+    where it is wanted, since pydantic would read all of them at each import.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -34,7 +44,9 @@ def shape(value: Any, other: str = "<name>") -> str:
 Short = TypeVar("Short")
 Long = TypeVar("Long")
 
-NameOr = Annotated[Annotated[Short, Tag("<name>")] | Annotated[Long, Tag("<table>")], Discriminator(shape)]
+NameOr = Annotated[
+    Annotated[Short, Tag("<name>")] | Annotated[Long, Tag("<table>")], Discriminator(shape)
+]
 """A name, or a table that says more."""
 
 Rule = Callable[[Any, dict[str, Any]], object]
@@ -53,7 +65,9 @@ def make_value_validator(*fields: str, where: Rule, message: str) -> Any:
 
 def make_exclusion_validator(field: str, other: str, message: str) -> Any:
     """Return a validator that refuses a field where another one, declared before it, is set too."""
-    return make_value_validator(field, where=lambda value, data: value and data.get(other), message=message)
+    return make_value_validator(
+        field, where=lambda value, data: value and data.get(other), message=message
+    )
 
 
 class Component(Section):
@@ -69,23 +83,32 @@ class WeightsSection(Section):
     """Weights to begin with, and how their names go with those of the model."""
 
     file: str | None = None
-    """A file that `torch.save` has written, or a checkpoint's folder; relative to the pipeline's own folder."""
+    """A file that `torch.save` has written, or a checkpoint's folder;
+    relative to the pipeline's own folder.
+    """
     use: str | None = Field(default=None, examples=["simclr:best", "ddpm:best/ema"])
     """In place of a file, weights of another run: RUN, RUN:CHECKPOINT or RUN:CHECKPOINT/ENTRY."""
     strict: bool = True
-    """Whether every weight must fit; if not, what is missing, unexpected or of another shape is only reported."""
+    """Whether every weight must fit; if not, what is missing,
+    unexpected or of another shape is only reported.
+    """
     rename: dict[str, str] = {}
     """Prefixes of names in the file, and what to put there instead: { "backbone." = "" }."""
     exclude: list[str] = []
-    """Globs over the model's names that are neither loaded nor missed: ["head.*"] for a new head."""
+    """Globs over the model's names that are neither loaded nor missed:
+    ["head.*"] for a new head.
+    """
     include: list[str] = []
-    """Globs over the model's names, if only these are to be loaded: ["body.*"]; all others are neither loaded nor
-    missed."""
+    """Globs over the model's names, if only these are to be loaded: ["body.*"]; all others are
+    neither loaded nor missed.
+    """
 
     @model_validator(mode="after")
     def _check_single_origin(self) -> Self:
         if self.file is None and self.use is None:
-            raise ValueError('the weights are of a file, file = "weights.pt", or of a run, use = "RUN:best"')
+            raise ValueError(
+                'the weights are of a file, file = "weights.pt", or of a run, use = "RUN:best"'
+            )
         if self.file is not None and self.use is not None:
             raise ValueError("file and use both say where the weights are; keep one of them")
         return self
@@ -99,10 +122,13 @@ class ModelSection(Component):
     """A network, and the weights that it begins with."""
 
     weights: Weights | None = Field(default=None, examples=["pretrained.pt"])
-    """Weights to begin with: a file with a `state_dict`, or a table with `file`; random ones if left out."""
+    """Weights to begin with: a file with a `state_dict`, or a table with `file`;
+    random ones if left out.
+    """
     frozen: bool = False
-    """For one of several models, as a teacher: no optimizer trains it, it is in eval mode, and checkpoints leave its
-    parameters out."""
+    """For one of several models, as a teacher: no optimizer trains it, it is in eval mode, and
+    checkpoints leave its parameters out.
+    """
 
     @property
     def begins_with(self) -> WeightsSection | None:
@@ -112,7 +138,8 @@ class ModelSection(Component):
 
 
 Patterns = Annotated[
-    Annotated[str, Tag("<name>")] | Annotated[list[str], Field(min_length=1), Tag("<list>")], Discriminator(shape)
+    Annotated[str, Tag("<name>")] | Annotated[list[str], Field(min_length=1), Tag("<list>")],
+    Discriminator(shape),
 ]
 """One glob or several."""
 
@@ -121,7 +148,9 @@ class ParamGroup(Section):
     """Some of the parameters, with settings of their own."""
 
     match: Patterns = Field(examples=["*.bias", ["type:*Norm*", "*.bias"]])
-    """Globs over the names of parameters, or over the types of modules that hold them; the first group takes them."""
+    """Globs over the names of parameters, or over the types of modules that hold them;
+    the first group takes them.
+    """
     args: Args = {}
     """Settings of the optimizer that differ for these parameters."""
     scale: dict[str, float] = Field(default={}, examples=[{"lr": 0.1, "weight_decay": 0.0}])
@@ -146,9 +175,12 @@ class OptimizerSection(Component):
 
     model: str | None = None
     """Which of several models it trains; left out, the one of its own name, or all of them."""
-    parameters: list[str] | None = Field(default=None, min_length=1, examples=[["blocks.*.weight"], ["type:Linear"]])
-    """Globs over the names of the parameters that it trains, or over the types of modules that hold them, where several
-    optimizers train one model; one that leaves it out trains the rest."""
+    parameters: list[str] | None = Field(
+        default=None, min_length=1, examples=[["blocks.*.weight"], ["type:Linear"]]
+    )
+    """Globs over the names of the parameters that it trains, or over the types of modules that hold
+    them, where several optimizers train one model; one that leaves it out trains the rest.
+    """
     groups: list[ParamGroup] = []
     """Parameter groups in the order of asking; what none of them matches forms the last group."""
 
@@ -167,19 +199,26 @@ def _one_or_several(table: Any) -> str:
 
 
 OneOrSeveral = Annotated[
-    Annotated[Long, Tag("<one>")] | Annotated[dict[PartName, Long], Tag("<several>")], Discriminator(_one_or_several)
+    Annotated[Long, Tag("<one>")] | Annotated[dict[PartName, Long], Tag("<several>")],
+    Discriminator(_one_or_several),
 ]
-"""One, as `[optimizer]`, or several by name: `[optimizer.generator]`, `[optimizer.discriminator]`."""
+"""One, as `[optimizer]`, or several by name: `[optimizer.generator]`,
+`[optimizer.discriminator]`.
+"""
 
 Named = NameOr[str, Component]
-"""A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
+"""A component of which the name alone may be written,
+where it takes no arguments: "./file.py:Name".
+"""
 
 NAMED_BY_LOADER = ("collate", "sampler", "batch_sampler", "augment", "worker_init_fn")
 """The keys of a `loader` that name a component."""
 
 
 def names_component(key: Sequence[str]) -> bool:
-    """Return whether a key of a pipeline says what makes something: a `use` outside `args`, or a part of a loader."""
+    """Return whether a key of a pipeline says what makes something: a `use` outside `args`,
+    or a part of a loader.
+    """
     if key[:1] in (("hooks",), ("writers",)):  # such a table may be called "args"
         inner = key[2:]
     else:
@@ -192,16 +231,21 @@ class LoaderSection(Section):
     """How a data set's examples become batches."""
 
     batch_size: CountByEpoch | None = Field(default=None, examples=[64, [[0, 64], ["3ep", 256]]])
-    """Examples in a batch, of all processes together; required, unless a batch_sampler makes the batches. For the
-    training also several numbers with the epochs from which they hold."""
+    """Examples in a batch, of all processes together; required, unless a batch_sampler makes the
+    batches. For the training also several numbers with the epochs from which they hold.
+    """
     shuffle: bool | None = None
-    """Whether each epoch has an order of its own; left out: in training, and where there is no sampler."""
+    """Whether each epoch has an order of its own; left out: in training,
+    and where there is no sampler.
+    """
     drop_last: bool = False
     """Whether an epoch's last batch is left out when it is smaller than the others."""
     workers: int = Field(default=0, ge=0)
     """Processes that fetch examples beside the training; 0: the training fetches them itself."""
     multiprocessing_context: Literal["forkserver", "spawn", "fork"] | None = None
-    """How workers are started; left out: "forkserver", or "fork" for data that cannot be pickled."""
+    """How workers are started; left out: "forkserver",
+    or "fork" for data that cannot be pickled.
+    """
     prefetch_factor: int | None = Field(default=None, ge=1, examples=[4])
     """Batches that each worker fetches ahead; PyTorch's 2 if left out."""
     worker_init_fn: Named | None = None
@@ -209,23 +253,36 @@ class LoaderSection(Section):
     collate: Named | None = None
     """The function that collates a list of examples; PyTorch's own stacks them."""
     sampler: Named | None = None
-    """The sampler of the examples of an epoch; called with the data set, it gives their indices, one by one."""
+    """The sampler of the examples of an epoch; called with the data set,
+    it gives their indices, one by one.
+    """
     batch_sampler: Named | None = None
-    """The sampler of the batches of an epoch; called with the data set, it gives lists of indices, of any lengths."""
+    """The sampler of the batches of an epoch; called with the data set,
+    it gives lists of indices, of any lengths.
+    """
     on_device: bool = False
-    """Whether the whole data set is collated once and kept on the device, where batches are taken out of it."""
+    """Whether the whole data set is collated once and kept on the device,
+    where batches are taken out of it.
+    """
     augment: Named | None = None
     """The augmentation of a batch on the device: called with the batch and a generator there."""
     batches: int | None = Field(default=None, ge=1)
-    """Batches of an epoch: fewer than there are, or those of a stream without a length; left out, all of them."""
+    """Batches of an epoch: fewer than there are, or those of a stream without a length;
+    left out, all of them.
+    """
 
     @model_validator(mode="after")
     def _check_batching(self) -> Self:
         if self.batch_sampler is None and self.batch_size is None:
-            raise ValueError("the key batch_size is required, unless a batch_sampler makes the batches")
+            raise ValueError(
+                "the key batch_size is required, unless a batch_sampler makes the batches"
+            )
         for key in ("batch_size", "shuffle", "sampler", "drop_last"):
             if self.batch_sampler is not None and getattr(self, key):
-                raise ValueError(f"{key} and a batch_sampler both say which examples a batch has; keep one of them")
+                raise ValueError(
+                    f"{key} and a batch_sampler both say which examples a batch has; keep one of"
+                    " them"
+                )
         return self
 
     @model_validator(mode="after")
@@ -239,7 +296,11 @@ class LoaderSection(Section):
     def named(self) -> dict[str, Component]:
         """Return the components that it names, by key."""
         result = {key: getattr(self, key) for key in NAMED_BY_LOADER}
-        return {key: Component(use=n) if isinstance(n, str) else n for key, n in result.items() if n is not None}
+        return {
+            key: Component(use=n) if isinstance(n, str) else n
+            for key, n in result.items()
+            if n is not None
+        }
 
     _one_order = make_exclusion_validator(
         "sampler", "shuffle", "shuffle and a sampler both say the order; keep one of them"
@@ -259,12 +320,18 @@ class DataSource(Component):
     loader: LoaderSection | None = None
     """How batches are made, where `use` gives a data set; not for what gives batches already."""
     val_every: ValEvery | None = Field(default=None, examples=["5ep"])
-    """How often to validate on it, as `run.val_every` says it for all; only for a set such as `[data.val.ood]`."""
+    """How often to validate on it, as `run.val_every` says it for all;
+    only for a set such as `[data.val.ood]`.
+    """
 
     @property
     def changes_batch_size(self) -> bool:
         """Whether its batches are of another size in later epochs."""
-        return self.loader is not None and self.loader.batch_size is not None and self.loader.batch_size.changes
+        return (
+            self.loader is not None
+            and self.loader.batch_size is not None
+            and self.loader.batch_size.changes
+        )
 
 
 Share = Annotated[int, Field(ge=1)]
@@ -275,16 +342,25 @@ class DataSection(Section):
 
     train: OneOrSeveral[DataSource]
     """The training data. Several sets have names: `[data.train.photos]`."""
-    mix: dict[PartName, Share] | None = Field(default=None, min_length=1, examples=[{"photos": 3, "drawings": 1}])
+    mix: dict[PartName, Share] | None = Field(
+        default=None, min_length=1, examples=[{"photos": 3, "drawings": 1}]
+    )
     """The share of each of several training sets; all have the same if left out."""
     mix_order: Literal["turns", "random", "together"] | None = None
-    """The order of several training sets: so many batches of each in "turns", one drawn at "random" by the shares, or
-    a batch of each in a step, "together"; in turns if left out."""
-    mix_epoch: Literal["shortest", "longest"] | Share | None = Field(default=None, examples=["shortest", 500])
-    """An epoch of several training sets: until the "shortest" or the "longest" is through, by its share, or so many
-    steps; the longest if left out."""
+    """The order of several training sets: so many batches of each in "turns", one drawn at "random"
+    by the shares, or a batch of each in a step, "together"; in turns if left out.
+    """
+    mix_epoch: Literal["shortest", "longest"] | Share | None = Field(
+        default=None, examples=["shortest", 500]
+    )
+    """An epoch of several training sets: until the "shortest" or the "longest" is through, by its
+    share, or so many steps; the longest if left out.
+    """
     val: OneOrSeveral[DataSource] | None = None
-    """The validation data; without it there is no validation. Several sets have names: `[data.val.ood]`."""
+    """The validation data; without it there is no validation.
+
+    Several sets have names: `[data.val.ood]`.
+    """
     test: OneOrSeveral[DataSource] | None = None
     """The test data, used by `run.test` alone. Several sets have names: `[data.test.ood]`."""
 
@@ -292,7 +368,10 @@ class DataSection(Section):
     def _check_val_every(self) -> Self:
         for name, source in self.sources().items():
             if source.val_every is not None and not name.startswith("val."):
-                message = f"data.{name}: val_every is for one of several sets, [data.val.ood]; for all run.val_every is"
+                message = (
+                    f"data.{name}: val_every is for one of several sets, [data.val.ood]; for all"
+                    " run.val_every is"
+                )
                 raise ValueError(message)
         return self
 
@@ -312,7 +391,9 @@ class DataSection(Section):
 
     _mixes_several = make_value_validator(
         *("mix", "mix_order", "mix_epoch"),
-        where=lambda value, before: value is not None and not isinstance(before.get("train", {}), dict),
+        where=lambda value, before: (
+            value is not None and not isinstance(before.get("train", {}), dict)
+        ),
         message="{field} is for several training sets, which have names: [data.train.NAME]",
     )
     _all_together = make_value_validator(
@@ -334,7 +415,9 @@ class DataSection(Section):
         return {name: (self.mix or {}).get(name, 1) for name in self.train_sets}
 
     def sources(self, splits: Iterable[str] = DATA_SPLITS) -> dict[str, DataSource]:
-        """Return the sources of some splits by name: "train", "val"; a set with a name of its own is "val.ood"."""
+        """Return the sources of some splits by name: "train", "val";
+        a set with a name of its own is "val.ood".
+        """
         result: dict[str, DataSource] = {}
         for split in splits:
             source = getattr(self, split)

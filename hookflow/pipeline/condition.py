@@ -1,18 +1,20 @@
-"""Conditions, such as loss > 10 and epoch >= 1: parsed against an allowlist, never evaluated as Python.
+"""Conditions, such as loss > 10 and epoch >= 1: parsed against an allowlist, never evaluated as
+Python.
 
 A condition is made of
     numbers               10, 0.5, 1e-3
-    what the run knows    epoch and iter (those that are done), max_epochs, max_iters, rank (of this process)
-    scalars               loss, lr, grad.norm; value("train/loss") where a name is no identifier
-    metrics               metrics.loss: what the latest validation found, where a scalar bears the name too
-    arithmetic            + - * / // % **, parentheses, abs(x), min(x, y), max(x, y)
-    comparisons           < <= > >= == !=, in chains too: 0.1 < loss < 10
-    and, or, not, isnan(x)
+    what the run knows    epoch and iter (those that are done), max_epochs, max_iters, rank (of this
+    process) scalars               loss, lr, grad.norm; value("train/loss") where a name is no
+    identifier metrics               metrics.loss: what the latest validation found, where a scalar
+    bears the name too arithmetic            + - * / // % **, parentheses, abs(x), min(x, y), max(x,
+    y) comparisons           < <= > >= == !=, in chains too: 0.1 < loss < 10 and, or, not, isnan(x)
 
-`when` takes these. A filter of runs also takes strings: status == "failed", "Adam" in optimizer.use.
+`when` takes these. A filter of runs also takes strings: status == "failed", "Adam" in
+optimizer.use.
 
-A comparison with an unknown name does not hold. "epoch == 0 or loss > 3" does not depend on the loss in epoch 0.
-All numbers are floats: what has no value (1 / 0) is not a number, and what is too large is infinite.
+A comparison with an unknown name does not hold. "epoch == 0 or loss > 3" does not depend on the
+loss in epoch 0. All numbers are floats: what has no value (1 / 0) is not a number, and what is too
+large is infinite.
 """
 
 import ast
@@ -44,11 +46,15 @@ _SET_METRIC = re.compile(r"[A-Za-z_][\w.@]*(?:/[A-Za-z_][\w.@]*)*")
 """A name in a formula: cls/accuracy is the metric of a set, a / b with blanks a quotient."""
 
 _AS_IDENTIFIER = str.maketrans("/@", "\N{MIDDLE DOT}\N{LATIN LETTER BILABIAL CLICK}")
-"""Characters that stand for `/` and `@` in a name while Python parses it: identifiers may have them."""
+"""Characters that stand for `/` and `@` in a name while Python parses it:
+identifiers may have them.
+"""
 _AS_NAME = str.maketrans("\N{MIDDLE DOT}\N{LATIN LETTER BILABIAL CLICK}", "/@")
 
 Look = Callable[[str], Any]
-"""Returns the number that a name has at this moment, or where strings are taken its value; None when it has none."""
+"""Returns the number that a name has at this moment, or where strings are taken its value;
+None when it has none.
+"""
 
 Number = Callable[[Look], Any]
 Truth = Callable[[Look], bool | None]
@@ -80,7 +86,8 @@ class MetricFormula:
 
 
 def parse_formula(text: str) -> MetricFormula:
-    """Read a formula of metrics, in the language of conditions; a name may have a `/` in it without blanks.
+    """Read a formula of metrics, in the language of conditions; a name may have a `/` in it without
+    blanks.
 
     Raises ConditionError, in words for the user and with the column, when it is none.
     """
@@ -103,7 +110,9 @@ def parse_formula(text: str) -> MetricFormula:
 
 
 def list_metrics(monitor: str) -> tuple[str, ...]:
-    """Return the metrics that a hook watches by a text: itself, or those in the formula that it is."""
+    """Return the metrics that a hook watches by a text: itself,
+    or those in the formula that it is.
+    """
     if not is_formula(monitor):
         return (monitor,)
     return parse_formula(monitor).names
@@ -111,7 +120,9 @@ def list_metrics(monitor: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that can be evaluated; `names` are its scalars and metrics, `doubt` says what is odd, with a hint."""
+    """A condition that can be evaluated; `names` are its scalars and metrics,
+    `doubt` says what is odd, with a hint.
+    """
 
     text: str
     names: frozenset[str] = field(compare=False)
@@ -154,7 +165,10 @@ def parse_condition(text: str, *, strings: bool = False) -> Condition:
     truth = reader.truth(tree)
     doubt: tuple[str, str] | tuple[()] = ()
     if not reader.names | reader.bare:
-        doubt = f"{'always' if truth(lambda name: None) else 'never'} holds", "the condition is constant"
+        doubt = (
+            f"{'always' if truth(lambda name: None) else 'never'} holds",
+            "the condition is constant",
+        )
     if not strings:
         for name in sorted(reader.bare):
             fact = name.lower().removeprefix("run.")
@@ -166,11 +180,15 @@ def parse_condition(text: str, *, strings: bool = False) -> Condition:
 
 def _check_length(text: str) -> None:
     if len(text) > MAX_CONDITION_LENGTH:
-        raise ConditionError(f"it has {len(text):,} characters, and a condition at most {MAX_CONDITION_LENGTH}", 0)
+        raise ConditionError(
+            f"it has {len(text):,} characters, and a condition at most {MAX_CONDITION_LENGTH}", 0
+        )
 
 
 def _parse_expression(text: str, python: str) -> ast.expr:
-    """Return the tree of a text that Python can read; `text` is what the user wrote, in as many characters."""
+    """Return the tree of a text that Python can read; `text` is what the user wrote,
+    in as many characters.
+    """
     spread = python.translate({ord(space): " " for space in "\n\r\t\f"})
     try:
         with warnings.catch_warnings(action="ignore"):  # of Python, about Python
@@ -183,7 +201,8 @@ def _parse_expression(text: str, python: str) -> ast.expr:
             column = end
         hint = next(hint for pattern, hint in _SYNTAX_HINTS.items() if re.search(pattern, text))
         raise ConditionError("this cannot be read", column, hint) from None
-    except (ValueError, MemoryError, RecursionError):  # a null character; too many brackets for Python's own parser
+    # A null character; too many brackets for Python's own parser.
+    except (ValueError, MemoryError, RecursionError):
         raise ConditionError("this cannot be read", 1) from None
 
 
@@ -198,7 +217,9 @@ _SYNTAX_HINTS = {
 
 
 def _total(operation: Callable[..., float]) -> Callable[..., float]:
-    """Return the operation with an answer for every float: NaN where it has none, infinity beyond the largest."""
+    """Return the operation with an answer for every float: NaN where it has none,
+    infinity beyond the largest.
+    """
 
     def answer(*numbers: float) -> float:
         try:
@@ -232,7 +253,10 @@ _OF_STRINGS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda part, whole: part in whole,
     ast.NotIn: lambda part, whole: part not in whole,
 }
-_SIGN_OPERATORS: Mapping[type[ast.unaryop], Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+_SIGN_OPERATORS: Mapping[type[ast.unaryop], Callable[[float], float]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
 _FUNCTIONS: Mapping[str, tuple[Callable[..., float], int, int]] = {
     "abs": (abs, 1, 1),
     "min": (min, 2, MAX_CONDITION_LENGTH),
@@ -240,7 +264,10 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., float], int, int]] = {
     "isnan": (math.isnan, 1, 1),
     "value": (float, 1, 1),
 }
-"""Each function with the fewest and the most arguments that it takes. `value` and `isnan` are read on their own."""
+"""Each function with the fewest and the most arguments that it takes.
+
+`value` and `isnan` are read on their own.
+"""
 
 
 class _ConditionParser:
@@ -258,7 +285,9 @@ class _ConditionParser:
         """Return what holds or does not."""
         match node:
             case ast.BoolOp(op=connective, values=values):
-                return partial(_decide, isinstance(connective, ast.Or), [self.truth(value) for value in values])
+                return partial(
+                    _decide, isinstance(connective, ast.Or), [self.truth(value) for value in values]
+                )
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return partial(_apply_operation, operator.not_, [self.truth(operand)])
             case ast.Compare(left=left, ops=ops, comparators=others):
@@ -269,12 +298,16 @@ class _ConditionParser:
                 links = zip(ops, pairs, strict=True)
                 compare = self._comparisons
                 return partial(
-                    _decide, False, [partial(_apply_operation, compare[type(op)], pair) for op, pair in links]
+                    _decide,
+                    False,
+                    [partial(_apply_operation, compare[type(op)], pair) for op, pair in links],
                 )
             case ast.Call(func=ast.Name(id="isnan")):
                 return partial(_apply_operation, math.isnan, self._read_arguments(node, "isnan"))
         self.number(node)  # which refuses what is no number either
-        raise self._make_error("this is a number, and neither holds nor does not", node, "compare it, as in loss > 10")
+        raise self._make_error(
+            "this is a number, and neither holds nor does not", node, "compare it, as in loss > 10"
+        )
 
     def number(self, node: ast.expr) -> Number:
         """Return what has a value."""
@@ -294,9 +327,13 @@ class _ConditionParser:
                 return partial(_apply_operation, _SIGN_OPERATORS[type(op)], [self.number(operand)])
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC_OPERATORS:
                 return partial(
-                    _apply_operation, _ARITHMETIC_OPERATORS[type(op)], [self.number(left), self.number(right)]
+                    _apply_operation,
+                    _ARITHMETIC_OPERATORS[type(op)],
+                    [self.number(left), self.number(right)],
                 )
-            case ast.Call(func=ast.Name(id="value"), args=[ast.Constant(value=str() as name)], keywords=[]):
+            case ast.Call(
+                func=ast.Name(id="value"), args=[ast.Constant(value=str() as name)], keywords=[]
+            ):
                 return self._scalar(name)
             case ast.Call(func=ast.Name(id=name)) if name not in ("isnan", "value"):
                 numbers = self._read_arguments(node, name)
@@ -318,7 +355,9 @@ class _ConditionParser:
 
     def _read_arguments(self, call: ast.Call, name: str) -> list[Number]:
         if name not in _FUNCTIONS:
-            raise self._make_error(f'there is no function "{name}"', call, nearest_or_all(name, _FUNCTIONS))
+            raise self._make_error(
+                f'there is no function "{name}"', call, nearest_or_all(name, _FUNCTIONS)
+            )
         _, fewest, most = _FUNCTIONS[name]
         if call.keywords or not fewest <= len(call.args) <= most:
             if most == 1:
@@ -333,8 +372,12 @@ class _ConditionParser:
         return ConditionError(message, self._blank + len(before) + 1, hint)
 
 
-def _apply_operation(operation: Callable[..., Any], parts: Iterable[Callable[[Look], Any]], look: Look) -> Any:
-    """Return the result of an operation; None where one of its numbers has no value, or it is not for such values."""
+def _apply_operation(
+    operation: Callable[..., Any], parts: Iterable[Callable[[Look], Any]], look: Look
+) -> Any:
+    """Return the result of an operation; None where one of its numbers has no value,
+    or it is not for such values.
+    """
     values = [part(look) for part in parts]
     try:
         if None in values:
@@ -345,7 +388,9 @@ def _apply_operation(operation: Callable[..., Any], parts: Iterable[Callable[[Lo
 
 
 def _decide(by: bool, truths: list[Truth], look: Look) -> bool | None:
-    """Return `by` as soon as one says so; else the opposite, unless one is unknown: Kleene's logic."""
+    """Return `by` as soon as one says so; else the opposite,
+    unless one is unknown: Kleene's logic.
+    """
     unknown = False
     for truth in truths:
         result = truth(look)
@@ -362,6 +407,11 @@ def _hint_for_number(node: ast.expr) -> str:
     match node:
         case ast.Constant(value=str()) | ast.Call(func=ast.Name(id="value")):
             return 'for a scalar write value("train/loss")'
-        case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.Call(func=ast.Name(id="isnan")):
+        case (
+            ast.Compare()
+            | ast.BoolOp()
+            | ast.UnaryOp(op=ast.Not())
+            | ast.Call(func=ast.Name(id="isnan"))
+        ):
             return 'this holds or does not: combine such by "and", "or" and "not"'
     return ""

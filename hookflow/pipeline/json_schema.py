@@ -39,7 +39,9 @@ def with_definitions(model: type[BaseModel]) -> Schema:
 
 
 def make_suggestion_schema(values: Mapping[str, str], about: str) -> Schema:
-    """Return keys that make editors offer the values, each with its sentence if it has one, and refuse no others."""
+    """Return keys that make editors offer the values, each with its sentence if it has one,
+    and refuse no others.
+    """
     if any(values.values()):
         sentences = {"x-taplo": {"docs": {"enumValues": [*values.values()]}}}
     else:
@@ -49,12 +51,16 @@ def make_suggestion_schema(values: Mapping[str, str], about: str) -> Schema:
 
 class _Generator(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Return the schema of a model; each field of a section is described by the sentence below it."""
+        """Return the schema of a model; each field of a section is
+        described by the sentence below it.
+        """
         result = super().model_schema(schema)
         model = schema["cls"]
         if issubclass(model, Section):
             for name, sentence in read_field_sentences(model).items():
-                result["properties"][model.model_fields[name].alias or name].setdefault("description", sentence)
+                result["properties"][model.model_fields[name].alias or name].setdefault(
+                    "description", sentence
+                )
         return result
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
@@ -65,7 +71,9 @@ class _Generator(GenerateJsonSchema):
 
 
 def read_field_sentences(section: type[Section]) -> dict[str, str]:
-    """Return the sentence below each field of a section, in its source and in that of the sections it is made from."""
+    """Return the sentence below each field of a section,
+    in its source and in that of the sections it is made from.
+    """
     result: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if issubclass(kind, Section):
@@ -73,8 +81,10 @@ def read_field_sentences(section: type[Section]) -> dict[str, str]:
             assert isinstance(written, ast.ClassDef)
             for field, below in pairwise(written.body):
                 match field, below:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                        result[name] = inspect.cleandoc(text)
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                        value=ast.Constant(value=str(text))
+                    ):
+                        result[name] = " ".join(text.split())
     return result
 
 
@@ -101,7 +111,8 @@ def _table(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _merge_schemas(options: list[Schema]) -> Schema:
-    """Return one schema for several, which are of different types, so that their keywords do not meet.
+    """Return one schema for several, which are of different types, so that their keywords do not
+    meet.
 
     A table is either one component, or holds several by name: any key that the first does not
     know is a name. The required keys then depend on the kind, and are not declared.
@@ -158,7 +169,10 @@ class DeclaredKey:
 
 
 def find_key(key: str) -> DeclaredKey:
-    """Return what is declared of a key such as `hooks.*.every`; "" is the file. Raises UserError if it is none."""
+    """Return what is declared of a key such as `hooks.*.every`; "" is the file.
+
+    Raises UserError if it is none.
+    """
     if key:
         parts = key.split(".")
     else:
@@ -177,7 +191,9 @@ def find_key(key: str) -> DeclaredKey:
         else:
             name = ANY_KEY
         if name not in keys:
-            raise UserError(Problem(f'a pipeline file has no key "{key}"', hint=_nearest(parts, k, [*keys])))
+            raise UserError(
+                Problem(f'a pipeline file has no key "{key}"', hint=_nearest(parts, k, [*keys]))
+            )
         schema, required = keys[name]
     shapes = [schema, *_iter_shapes(schema)]
     examples = (shape["examples"][0] for shape in shapes if shape.get("examples"))
@@ -220,9 +236,15 @@ def _keys(schema: Schema) -> dict[str, tuple[Schema, bool]]:
         for name, inner in shape.get("properties", {}).items():
             result.setdefault(name, (inner, name in shape.get("required", ())))
     for shape in shapes:
-        chosen = [*shape.get("patternProperties", {}).values(), shape.get("additionalProperties"), shape.get("items")]
+        chosen = [
+            *shape.get("patternProperties", {}).values(),
+            shape.get("additionalProperties"),
+            shape.get("items"),
+        ]
         for inner in chosen:
-            if isinstance(inner, dict) and any("properties" in deep for deep in _iter_shapes(inner)):
+            if isinstance(inner, dict) and any(
+                "properties" in deep for deep in _iter_shapes(inner)
+            ):
                 result.setdefault(ANY_KEY, (inner, False))
     return result
 
@@ -239,7 +261,9 @@ def _iter_shapes(schema: Schema) -> Iterator[Schema]:
 
 
 def _nearest(parts: list[str], k: int, beside: list[str]) -> str:
-    """Return the right key that is nearest to a wrong one: a neighbour, or those elsewhere that end so."""
+    """Return the right key that is nearest to a wrong one: a neighbour,
+    or those elsewhere that end so.
+    """
     above = "".join(f"{part}." for part in parts[:k])
     near = nearest(parts[k], beside)
     if near:
@@ -248,14 +272,17 @@ def _nearest(parts: list[str], k: int, beside: list[str]) -> str:
     if len(same) > 1:
         return f"there are {', '.join(same[:4])}"
     far = nearest(same[0] if same else ".".join(parts), all_keys())
-    return far or (f"there are {', '.join(above + name for name in beside)}" if beside else "it is no table")
+    return far or (
+        f"there are {', '.join(above + name for name in beside)}" if beside else "it is no table"
+    )
 
 
 def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str]) -> Schema:
     """Return the schema of a pipeline file.
 
-    `hooks` are the arguments of hooks by their short name, each as a model with the hook's sentence; `points` are names
-    with a sentence. They are offered; others are taken too. No key is required: it may be in the extended file.
+    `hooks` are the arguments of hooks by their short name, each as a model with the hook's
+    sentence; `points` are names with a sentence. They are offered; others are taken too. No key is
+    required: it may be in the extended file.
     """
     schema = make_table_schema(Pipeline)
     arguments = {name: make_table_schema(model) for name, model in hooks.items()}
@@ -264,7 +291,8 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     use = hook["properties"]["use"]
     use.update(
         make_suggestion_schema(
-            {name: table.pop("description", "") for name, table in arguments.items()}, use["description"]
+            {name: table.pop("description", "") for name, table in arguments.items()},
+            use["description"],
         )
     )
     follows = _find_entry_schema(schema["properties"]["points"])["properties"]["follows"]
@@ -274,8 +302,14 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     cases = []
     for name, table in arguments.items():
         _drop_required(table)
-        keywords = {key: value for key, value in table.items() if key != "type"}  # they say nothing of a list
-        cases.append({"if": {"properties": {"use": {"const": name}}}, "then": {"properties": {"args": keywords}}})
+        # They say nothing of a list.
+        keywords = {key: value for key, value in table.items() if key != "type"}
+        cases.append(
+            {
+                "if": {"properties": {"use": {"const": name}}},
+                "then": {"properties": {"args": keywords}},
+            }
+        )
     hook.update({"if": {"required": ["use"]}, "then": {"allOf": cases}})
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -291,7 +325,9 @@ def _find_entry_schema(table: Schema) -> Schema:
 
 
 def _drop_required(schema: Schema) -> None:
-    """Take out which keys a table requires, but for items of lists: a list is never merged with another one."""
+    """Take out which keys a table requires, but for items of lists:
+    a list is never merged with another one.
+    """
     schema.pop("required", None)
     for group in ("properties", "patternProperties"):
         for inner in schema.get(group, {}).values():

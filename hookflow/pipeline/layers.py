@@ -1,4 +1,6 @@
-"""The layers of a pipeline: a TOML file, the files that it extends, overrides, and hooks switched off."""
+"""The layers of a pipeline: a TOML file, the files that it extends, overrides,
+and hooks switched off.
+"""
 
 import os.path
 import re
@@ -13,30 +15,46 @@ import tomli
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.reading import open_regular
-from hookflow.pipeline.base_removal import UNSET, remove_keys, take_replacing_tables, take_unset_keys
+from hookflow.pipeline.base_removal import (
+    UNSET,
+    remove_keys,
+    take_replacing_tables,
+    take_unset_keys,
+)
 from hookflow.pipeline.components import names_component
 from hookflow.pipeline.groups import GroupTable, is_group
 from hookflow.pipeline.source_map import Key, SourceMap, format_key, split_key, walk
 
 MOST_BYTES = 1_000_000
-"""The largest pipeline file in bytes. To read fifty times as much would take minutes, and all memory."""
+"""The largest pipeline file in bytes.
+
+To read fifty times as much would take minutes, and all memory.
+"""
 
 TOO_LONG = f"longer than {MOST_BYTES // 1_000_000} MB, which is too much for a pipeline"
 
 
 def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> str:
-    """Return the text of a file; `named` is the place of another file that names it. Raises UserError."""
+    """Return the text of a file; `named` is the place of another file that names it.
+
+    Raises UserError.
+    """
     where = named or Where(str(path))
     file = ""
     if named:
         file = f'the file "{path}" '
     try:
-        if named and path.exists() and not (path.is_file() or path.is_dir()):  # an endless device, or a pipe
+        # An endless device, or a pipe.
+        if named and path.exists() and not (path.is_file() or path.is_dir()):
             raise UserError(Problem(f'"{path}" is not a file', where))
         with open_regular(path) if recorded else path.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
-            raise UserError(Problem(f"{file or 'this '}is {TOO_LONG}", where, "data belong in files of their own"))
+            raise UserError(
+                Problem(
+                    f"{file or 'this '}is {TOO_LONG}", where, "data belong in files of their own"
+                )
+            )
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
@@ -54,18 +72,25 @@ def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> s
 
 
 def nearest_sibling(path: Path) -> str:
-    """Return `did you mean "x.pt"?` for the file beside `path`, of its suffix, with the nearest name, or nothing."""
+    """Return `did you mean "x.pt"?` for the file beside `path`, of its suffix,
+    with the nearest name, or nothing.
+    """
     return nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
 
 
 def nearest_file(path: Path) -> str:
-    """Return `did you mean "x.toml"?` for the file beside `path` with the nearest name; empty when none is close."""
+    """Return `did you mean "x.toml"?` for the file beside `path` with the nearest name;
+    empty when none is close.
+    """
     beside = sorted(file.stem for file in path.parent.glob("*.toml"))
     return nearest(path.stem, beside).replace('"?', '.toml"?')
 
 
 def parse_toml(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
-    """Return what a TOML text says, and where it says so; `source` is the name to show. Raises UserError."""
+    """Return what a TOML text says, and where it says so; `source` is the name to show.
+
+    Raises UserError.
+    """
     try:
         result = tomli.loads(text)
         places = SourceMap.in_text(text, source)
@@ -87,24 +112,32 @@ def parse_toml(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
 
 
 def find_impossible_integers(tree: Any) -> Iterator[tuple[Key, str]]:
-    """Yield the keys of integers that Python reads, in hexadecimal digits, but does not write out."""
+    """Yield the keys of integers that Python reads, in hexadecimal digits,
+    but does not write out.
+    """
     for key, value in walk(tree):
-        if isinstance(value, int) and value.bit_length() > 14_000:  # Python writes no more than 4,300 digits
+        # Python writes no more than 4,300 digits.
+        if isinstance(value, int) and value.bit_length() > 14_000:
             yield key, f"{'.'.join(key)}: the integer has too many digits"
 
 
 def _make_syntax_problem(error: tomli.TOMLDecodeError, text: str, source: str) -> Problem:
-    message = re.sub(r"\('(.+?)',?\)", lambda match: f"[{match[1]}]".replace("', '", "."), error.msg)
+    message = re.sub(
+        r"\('(.+?)',?\)", lambda match: f"[{match[1]}]".replace("', '", "."), error.msg
+    )
     hint = ""
     if "character '\\n'" in message:
         hint = "a string must end on its line, with the quote that it began with"
-    after = error.msg.startswith("Cannot") or error.lineno > text.count("\n") + 1  # the place is behind what it means
+    # The place is behind what it means.
+    after = error.msg.startswith("Cannot") or error.lineno > text.count("\n") + 1
     where = Where(source, min(error.lineno, text.count("\n") + 1), 0 if after else error.colno)
     return Problem(f"this is not TOML: {message[:1].lower()}{message[1:]}", where, hint)
 
 
 class Override(NamedTuple):
-    """A `key=value`, and where it was said: by an option, or in Python, where each part of the value has its place."""
+    """A `key=value`, and where it was said: by an option, or in Python,
+    where each part of the value has its place.
+    """
 
     text: str
     where: Where
@@ -112,7 +145,9 @@ class Override(NamedTuple):
 
 
 OTHER_LENGTH = {"max_epochs": "max_iters", "max_iters": "max_epochs"}
-"""The two lengths in `[run]`: either takes the place of the other in what it is laid over, unless that has both."""
+"""The two lengths in `[run]`: either takes the place of the other in what it is laid over,
+unless that has both.
+"""
 
 
 def in_python(text: str) -> Override:
@@ -127,8 +162,13 @@ def _format_subscript(name: str) -> str:
     return f'["{name}"]'
 
 
-def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap) -> Iterator[Problem]:
-    """Lay each `key=value` over `tree`, in place; `null` takes the key away. Yields those that cannot be."""
+def apply(
+    overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
+) -> Iterator[Problem]:
+    """Lay each `key=value` over `tree`, in place; `null` takes the key away.
+
+    Yields those that cannot be.
+    """
     laid: set[Key] = set()
     unit = _unit(tree)
     for override, where, of_python in overrides:
@@ -160,17 +200,26 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
 
 
 def _find_value_problem(key: Key, text: str, value: Any, where: Where) -> Problem | None:
-    """Return why the text of an override cannot be meant as it is, though it was read as `value`; None if it can."""
+    """Return why the text of an override cannot be meant as it is,
+    though it was read as `value`; None if it can.
+    """
     if text in PYTHONS_WORDS:
-        hint = f"write {PYTHONS_WORDS[text]}; the text itself needs quotes: {format_key(key)}='\"{text}\"'"
+        hint = (
+            f"write {PYTHONS_WORDS[text]}; the text itself needs quotes:"
+            f" {format_key(key)}='\"{text}\"'"
+        )
         return Problem(f"{text} is a word of Python's", where, hint)
     if value == text and is_unfinished(text):
-        return Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
+        return Problem(
+            f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around"
+        )
     return None
 
 
 def _find_other_length(key: Key) -> str | None:
-    """Return the key of [run] that states the length in the other unit; None where `key` states no length."""
+    """Return the key of [run] that states the length in the other unit;
+    None where `key` states no length.
+    """
     if len(key) == 2 and key[0] == "run":
         return OTHER_LENGTH.get(key[1])
     return None
@@ -194,7 +243,9 @@ def _unit(tree: Mapping[str, Any]) -> str:
 
 
 def _keep_unit(tree: Mapping[str, Any], unit: str, stated: Collection[Key]) -> None:
-    """Write out the unit that a bare `val_every` had before another length was stated, but for those stated with it."""
+    """Write out the unit that a bare `val_every` had before another length was stated,
+    but for those stated with it.
+    """
     if "" in (unit, now := _unit(tree)) or unit == now:
         return
     for key, every in [*walk(tree)]:
@@ -206,31 +257,42 @@ def _keep_unit(tree: Mapping[str, Any], unit: str, stated: Collection[Key]) -> N
 def read_value(text: str) -> Any:
     """Return the TOML value that `text` is; text that is none, and a date, stands for itself.
 
-    So does a number that a float cannot hold, since it is rather an identifier: of `12e45678` infinity would be left.
+    So does a number that a float cannot hold, since it is rather an identifier: of `12e45678`
+    infinity would be left.
     """
     try:
         values = tomli.loads(f"values = [{text}]")["values"]
     except (ValueError, RecursionError):  # it is no TOML, or nested too deep
         return text
-    stands = len(values) == 1 and not isinstance(values[0], date | time) and not any(find_impossible_integers(values))
+    stands = (
+        len(values) == 1
+        and not isinstance(values[0], date | time)
+        and not any(find_impossible_integers(values))
+    )
     if not stands or (isinstance(values[0], float) and _is_beyond_float(text, values[0])):
         return text
     return values[0]
 
 
 def _is_beyond_float(text: str, value: float) -> bool:
-    """Say whether the number that a text has in digits is too large for a float, or too small and not 0."""
+    """Say whether the number that a text has in digits is too large for a float,
+    or too small and not 0.
+    """
     if not any(character.isdigit() for character in text):  # inf and nan
         return False
     return not isfinite(value) or (value == 0 and Decimal(text.replace("_", "")) != 0)
 
 
 PYTHONS_WORDS = {"True": "true", "False": "false", "None": "null"}
-"""Python's words in TOML, and `null` for `--set`. As texts they would be true in an `if`, each of them."""
+"""Python's words in TOML, and `null` for `--set`.
+
+As texts they would be true in an `if`, each of them.
+"""
 
 
 def is_unfinished(text: str) -> bool:
-    """Say whether a text that is no TOML was meant as a list, a table or a string; `{run}/x` and `[ab]*.w` are names.
+    """Say whether a text that is no TOML was meant as a list, a table or a string; `{run}/x` and
+    `[ab]*.w` are names.
 
     A name has more behind its brackets, or a single word in its braces.
     """
@@ -268,7 +330,10 @@ def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
 
 
 def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
-    """Remove a key. That one is not there is a mistake, but for a length, which may have given way already."""
+    """Remove a key.
+
+    That one is not there is a mistake, but for a length, which may have given way already.
+    """
     *route, last = key
     for depth, name in enumerate(route):
         if isinstance(tree, dict):
@@ -298,14 +363,18 @@ def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
 
 
 def extended(
-    tree: dict[str, Any], places: SourceMap, source: Path, on_the_way: tuple[tuple[Path, Where], ...] = ()
+    tree: dict[str, Any],
+    places: SourceMap,
+    source: Path,
+    on_the_way: tuple[tuple[Path, Where], ...] = (),
 ) -> tuple[dict[str, Any], SourceMap]:
     """Return the tables of a file merged over those that it extends, and the position of each key.
 
-    Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the one
-    below it, because its arguments would not fit, and one with `replace = true`. The keys that the file says to
-    `unset` are taken away from the base first. `on_the_way` are the files that each extend the next one, and where
-    they say so. Raises UserError when a file cannot be read, or extends itself.
+    Tables are merged key by key, and anything else is replaced; so is a table that `use`s something
+    else than the one below it, because its arguments would not fit, and one with `replace = true`.
+    The keys that the file says to `unset` are taken away from the base first. `on_the_way` are the
+    files that each extend the next one, and where they say so. Raises UserError when a file cannot
+    be read, or extends itself.
     """
     if "extends" not in tree:
         if UNSET in tree:
@@ -338,7 +407,10 @@ def extended(
 
 
 def _find_base(named: str, route: tuple[tuple[Path, Where], ...]) -> Path:
-    """Return the file that the last one of `route` extends. Raises UserError where it is on the route already."""
+    """Return the file that the last one of `route` extends.
+
+    Raises UserError where it is on the route already.
+    """
     source, _ = route[-1]
     path = source.parent / named
     base = Path(os.path.normpath(path))
@@ -358,7 +430,9 @@ def _find_base(named: str, route: tuple[tuple[Path, Where], ...]) -> Path:
 
 
 def _replace_length(base_run: Any, run: Any) -> None:
-    """Take the length of a run out of the base's table where the file states it in the other unit."""
+    """Take the length of a run out of the base's table where the
+    file states it in the other unit.
+    """
     if not isinstance(base_run, dict) or not isinstance(run, dict):
         return
     if OTHER_LENGTH.keys() <= base_run.keys():
@@ -377,7 +451,9 @@ def _rebase_file_paths(base: dict[str, Any], folder: str) -> None:
 
 
 def file_form(key: Key) -> str:
-    """Return the pattern of a value that names a file beside the pipeline, its group; of other keys one of nothing."""
+    """Return the pattern of a value that names a file beside the pipeline, its group;
+    of other keys one of nothing.
+    """
     if names_component(key) or key == ("distributed", "parallelize"):
         return r"(.*\.py):"
     is_weights = key[-1:] == ("weights",) or key[-2:] == ("weights", "file")
@@ -396,9 +472,14 @@ def _merge_tables(
 ) -> None:
     for name, value in tree.items():
         below: Any = base.get(name)
-        merged = isinstance(value, dict) and isinstance(below, dict) and (*key, name) not in replacing
+        merged = (
+            isinstance(value, dict) and isinstance(below, dict) and (*key, name) not in replacing
+        )
         if merged and "use" in value and "use" in below:
-            uses = [os.path.normpath(use) if ".py:" in str(use) else use for use in (value["use"], below["use"])]
+            uses = [
+                os.path.normpath(use) if ".py:" in str(use) else use
+                for use in (value["use"], below["use"])
+            ]
             merged = uses[0] == uses[1]
         if merged:
             _merge_tables(below, value, (*key, name), whole, places, replacing)
@@ -410,7 +491,9 @@ def _merge_tables(
 def make_disabling_overrides(
     hooks: Iterable[str], groups: GroupTable, without: Sequence[str], only: Sequence[str]
 ) -> list[Override]:
-    """Return an override for each hook that is to be off: those in `without`, and, if `only` has any, all others."""
+    """Return an override for each hook that is to be off: those in `without`, and,
+    if `only` has any, all others.
+    """
     off: dict[str, Where] = {}
     kept = groups.expand(only)
     for name in hooks:
@@ -419,7 +502,10 @@ def make_disabling_overrides(
     for written in without:
         for name in groups.expand([written]):
             off[name] = Where(f"--without {written}")
-    return [Override(f"{format_key(('hooks', name, 'enabled'))}=false", where) for name, where in off.items()]
+    return [
+        Override(f"{format_key(('hooks', name, 'enabled'))}=false", where)
+        for name, where in off.items()
+    ]
 
 
 def unknown_hooks(
@@ -431,6 +517,8 @@ def unknown_hooks(
         if is_group(name):
             yield from groups.unknown(option, [name])
         elif name not in hooks:
-            hint = nearest(name, hooks) or (f"its hooks are {', '.join(hooks)}" if hooks else "it has no hooks")
+            hint = nearest(name, hooks) or (
+                f"its hooks are {', '.join(hooks)}" if hooks else "it has no hooks"
+            )
             message = f'there is no hook "{name}" in this pipeline'
             yield Problem(message, Where(f"{option} {name}"), hint)

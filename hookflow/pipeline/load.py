@@ -12,11 +12,25 @@ from typing import Any, TypedDict, Unpack
 import tomli_w
 from pydantic import ValidationError
 
-from hookflow.errors import Locate, Problem, UserError, Where, make_place_key, nearest, nearest_or_all
+from hookflow.errors import (
+    Locate,
+    Problem,
+    UserError,
+    Where,
+    make_place_key,
+    nearest,
+    nearest_or_all,
+)
 from hookflow.events.initial_weights import WeightsSource
 from hookflow.pipeline.attached import complete_attached, is_attached, no_loop
 from hookflow.pipeline.base_removal import UNSET, merge_hint
-from hookflow.pipeline.components import DATA_SPLITS, Component, DataSection, DataSource, OptimizerSection
+from hookflow.pipeline.components import (
+    DATA_SPLITS,
+    Component,
+    DataSection,
+    DataSource,
+    OptimizerSection,
+)
 from hookflow.pipeline.groups import GroupTable
 from hookflow.pipeline.layers import (
     MOST_BYTES,
@@ -42,18 +56,32 @@ from hookflow.pipeline.references import (
 from hookflow.pipeline.registry import HOOKS, Registry, missing_extra, registry_of
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap
-from hookflow.pipeline.use import LOOP_OBJECT, is_object, iter_bindings, locate, maker_of, module_file, parse_file
+from hookflow.pipeline.use import (
+    LOOP_OBJECT,
+    is_object,
+    iter_bindings,
+    locate,
+    maker_of,
+    module_file,
+    parse_file,
+)
 from hookflow.text import mask, remove_masks
 
-DEFAULT_HOOKS: dict[str, dict[str, Any]] = {"log": {"use": "log", "every": "0.5%"}, "checkpoint": {"use": "checkpoint"}}
-"""Their tables, by name: 200 points of each curve, however long the run is, and a checkpoint after each epoch."""
+DEFAULT_HOOKS: dict[str, dict[str, Any]] = {
+    "log": {"use": "log", "every": "0.5%"},
+    "checkpoint": {"use": "checkpoint"},
+}
+"""Their tables, by name: 200 points of each curve, however long the run is,
+and a checkpoint after each epoch.
+"""
 
 
 def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
     """Add the default hooks to the tables of a pipeline, in place, which need not be valid.
 
-    A table of a default hook's name that says no `use` changes the default hook. There is no default hook where the
-    file declares another hook of its kind, be it switched off, or where its name stands for another hook.
+    A table of a default hook's name that says no `use` changes the default hook. There is no
+    default hook where the file declares another hook of its kind, be it switched off, or where its
+    name stands for another hook.
     """
     hooks = tree.setdefault("hooks", {})
     if not isinstance(hooks, dict):
@@ -87,19 +115,32 @@ _SECTION_STUBS = {
     "optimizer": _COMPONENT_STUB,
     "data": {"train": _COMPONENT_STUB},
 }
-_SECTION_DEPTHS = {"model": 2, "optimizer": 2, "task": 2, "data": 3, "writers": 2, "hooks": 3, "points": 2, "groups": 2}
+_SECTION_DEPTHS = {
+    "model": 2,
+    "optimizer": 2,
+    "task": 2,
+    "data": 3,
+    "writers": 2,
+    "hooks": 3,
+    "points": 2,
+    "groups": 2,
+}
 """The sections that hooks depend on; a fault is that of a key in so many parts."""
 
 
 def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
     """Return a pipeline of `tree` without what is `faulty`; None when nothing can be made.
 
-    A faulty key is left out, and the whole table with its `use`; a hook with a faulty `use` or `points` becomes a stub.
+    A faulty key is left out, and the whole table with its `use`; a hook with a faulty `use` or
+    `points` becomes a stub.
     """
-    left = deepcopy({name: tree[name] for name in _SECTION_DEPTHS if isinstance(tree.get(name), dict)})
+    left = deepcopy(
+        {name: tree[name] for name in _SECTION_DEPTHS if isinstance(tree.get(name), dict)}
+    )
     for key in faulty:
         *path, last = key[: _SECTION_DEPTHS.get(key[0], 1)]
-        named = key[0] in ("hooks", "writers", "points", "groups")  # a table of these may be called "use"
+        # A table of these may be called "use".
+        named = key[0] in ("hooks", "writers", "points", "groups")
         if len(path) > named and (last == "use" or (last == "points" and key[0] == "hooks")):
             *path, last = path
         table: Any = left
@@ -121,13 +162,16 @@ def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A valid pipeline, the file it came from (as the user named it), and where each of its keys stands."""
+    """A valid pipeline, the file it came from (as the user named it),
+    and where each of its keys stands.
+    """
 
     pipeline: Pipeline
     source: Path
     places: SourceMap
     public: Pipeline
-    """The pipeline as it is recorded and shown: with references in the place of what the environment has given.
+    """The pipeline as it is recorded and shown: with references in the place of what the
+    environment has given.
 
     Its strings are so written that `${…}` in them is a reference, and `$${` a plain `${`.
     """
@@ -171,20 +215,34 @@ class Options(TypedDict, total=False):
     recorded: bool
     """Whether `dump` has written the file: it includes its default hooks."""
     environment: bool
-    """Whether to resolve references to the environment. To show or compare a pipeline they may stay what they are."""
+    """Whether to resolve references to the environment.
+
+    To show or compare a pipeline they may stay what they are.
+    """
 
 
-def load(source: PipelineSource, overrides: Sequence[Said] = (), **options: Unpack[Options]) -> Loaded:
-    """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it. Raises UserError."""
+def load(
+    source: PipelineSource, overrides: Sequence[Said] = (), **options: Unpack[Options]
+) -> Loaded:
+    """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it.
+
+    Raises UserError.
+    """
     if isinstance(source, Path):
-        return parse(read(source, recorded=options.get("recorded", False)), source, overrides, **options)
+        return parse(
+            read(source, recorded=options.get("recorded", False)), source, overrides, **options
+        )
     places = SourceMap.in_tables(source, str(TABLES_FILE))
-    return _resolve(*extended(deepcopy(dict(source)), places, TABLES_FILE), TABLES_FILE, overrides, **options)
+    return _resolve(
+        *extended(deepcopy(dict(source)), places, TABLES_FILE), TABLES_FILE, overrides, **options
+    )
 
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Collect no garbage in this block: to look through the objects of a large plan takes as long as to make it."""
+    """Collect no garbage in this block: to look through the objects of a large
+    plan takes as long as to make it.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -195,10 +253,16 @@ def pause_garbage_collection() -> Iterator[None]:
 
 
 @pause_garbage_collection()
-def parse(text: str, source: Path, overrides: Sequence[Said] = (), **options: Unpack[Options]) -> Loaded:
-    """Do what `load` does with the text of a file; `source` is the file that problems are shown to stand in."""
+def parse(
+    text: str, source: Path, overrides: Sequence[Said] = (), **options: Unpack[Options]
+) -> Loaded:
+    """Do what `load` does with the text of a file;
+    `source` is the file that problems are shown to stand in.
+    """
     try:
-        return _resolve(*extended(*parse_toml(text, str(source)), source), source, overrides, **options)
+        return _resolve(
+            *extended(*parse_toml(text, str(source)), source), source, overrides, **options
+        )
     except RecursionError:
         message = "its lists and tables are nested too deeply"
         raise UserError(Problem(message, Where(str(source)))) from None
@@ -248,7 +312,11 @@ def _resolve(
         pipeline, resolved = _validate(resolved)
     except ValidationError as error:
         result = explain(error, resolved, places, dict(iter_environment_keys(written)))
-        problems += (_with_merge(key, problem, resolved, places) for key, problem in result if key not in unresolved)
+        problems += (
+            _with_merge(key, problem, resolved, places)
+            for key, problem in result
+            if key not in unresolved
+        )
         faulty.update(key for key, _ in result)
     understood = pipeline
     if faulty or pipeline is None:
@@ -279,14 +347,19 @@ def _as_overrides(stated: Sequence[Said]) -> list[Override]:
 def _keys_of_files_alone(tree: Mapping[str, Any], places: SourceMap) -> Iterator[Problem]:
     """Yield the keys that the command line has set, and that only a file may have."""
     if "extends" in tree:
-        message = "extends cannot be set from the command line: what a file is built on stands in the file"
+        message = (
+            "extends cannot be set from the command line: what a file is built on stands in the"
+            " file"
+        )
         yield Problem(message, places.of("extends"))
     if UNSET in tree:
         message = "unset cannot be set from the command line: --set KEY=null takes a key away"
         yield Problem(message, places.of(UNSET))
 
 
-def _with_merge(key: Key, problem: Problem, resolved: Mapping[str, Any], places: SourceMap) -> Problem:
+def _with_merge(
+    key: Key, problem: Problem, resolved: Mapping[str, Any], places: SourceMap
+) -> Problem:
     """Return a problem with the way out where the keys of two files cannot be together."""
     way_out = merge_hint(key, problem.message, resolved, places)
     if not way_out:
@@ -301,7 +374,8 @@ def _with_merge(key: Key, problem: Problem, resolved: Mapping[str, Any], places:
 def _validate(resolved: dict[str, Any]) -> tuple[Pipeline, dict[str, Any]]:
     """Return the pipeline of the tables, and these as they are valid. Raises ValidationError.
 
-    Where a key takes a string, and a variable of the environment holds a number, it takes the variable's text.
+    Where a key takes a string, and a variable of the environment holds a number, it takes the
+    variable's text.
     """
     try:
         return Pipeline.model_validate(resolved), resolved
@@ -312,12 +386,17 @@ def _validate(resolved: dict[str, Any]) -> tuple[Pipeline, dict[str, Any]]:
                 keys.add(key)
         if not keys:
             raise
-    with_texts = {name: with_texts_where_wanted(value, keys, (name,)) for name, value in resolved.items()}
+    with_texts = {
+        name: with_texts_where_wanted(value, keys, (name,)) for name, value in resolved.items()
+    }
     return Pipeline.model_validate(with_texts), with_texts
 
 
 def dump(public: Pipeline, where: Where | None = None) -> str:
-    """Return a recorded pipeline as TOML that parses to an equal one. Raises UserError when it is too long."""
+    """Return a recorded pipeline as TOML that parses to an equal one.
+
+    Raises UserError when it is too long.
+    """
     written = tomli_w.dumps(as_tables(public))
     if len(written.encode("utf-8", "replace")) > MOST_BYTES:
         message = f"once its references and lists are written out, this is {TOO_LONG}"
@@ -334,17 +413,27 @@ def as_tables(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def list_components(pipeline: Pipeline, splits: Iterable[str] = DATA_SPLITS) -> dict[str, Component]:
-    """Return all that is made but the hooks, by its key in the file ("model.net"); of the data, those of `splits`."""
-    parts: dict[str, Component] = {key_of("model", name): model for name, model in pipeline.models.items()}
-    parts |= {key_of("optimizer", name): optimizer for name, optimizer in pipeline.optimizers.items()}
+def list_components(
+    pipeline: Pipeline, splits: Iterable[str] = DATA_SPLITS
+) -> dict[str, Component]:
+    """Return all that is made but the hooks, by its key in the file ("model.net"); of the data,
+    those of `splits`.
+    """
+    parts: dict[str, Component] = {
+        key_of("model", name): model for name, model in pipeline.models.items()
+    }
+    parts |= {
+        key_of("optimizer", name): optimizer for name, optimizer in pipeline.optimizers.items()
+    }
     parts["task"] = pipeline.task
     parts |= {f"data.{name}": source for name, source in pipeline.data.sources(splits).items()}
     return parts | {f"writers.{name}": writer for name, writer in pipeline.writers.items()}
 
 
 def key_of(section: str, name: str) -> str:
-    """Return where the file declares a model or an optimizer; one without a name bears that of its section."""
+    """Return where the file declares a model or an optimizer;
+    one without a name bears that of its section.
+    """
     if name == section:
         return section
     return f"{section}.{name}"
@@ -367,7 +456,9 @@ def share_parameters(pipeline: Pipeline) -> bool:
 
 
 def find_part_problems(loaded: Loaded) -> Iterator[Problem]:
-    """Yield what does not go together: an optimizer of no model, a model with two, a name that two things bear."""
+    """Yield what does not go together: an optimizer of no model, a model with two,
+    a name that two things bear.
+    """
     pipeline = loaded.pipeline
     place = loaded.places.of
     if isinstance(pipeline.model, dict):
@@ -382,19 +473,28 @@ def find_part_problems(loaded: Loaded) -> Iterator[Problem]:
             continue
         if not several:
             hint = "give it a name, [model.net], or write one [optimizer]"
-            yield Problem(f'[{key}] trains a model "{model}", and [model] has no name', place(key), hint)
+            yield Problem(
+                f'[{key}] trains a model "{model}", and [model] has no name', place(key), hint
+            )
         elif model not in several:
             at = _find_model_place(section, key, place)
-            hint = nearest(model, several) or f'say which it trains: model = "{next(iter(several))}"'
+            hint = (
+                nearest(model, several) or f'say which it trains: model = "{next(iter(several))}"'
+            )
             yield Problem(f'[{key}] trains a model "{model}", and there is none', at, hint)
         elif model in takers and not share_parameters(pipeline):
             message = f'[{key}] and [optimizer.{takers[model]}] train the same model "{model}"'
-            yield Problem(message, place(key), "two optimizers of one model share it by their `parameters`")
+            yield Problem(
+                message, place(key), "two optimizers of one model share it by their `parameters`"
+            )
         takers.setdefault(model, name)
     yield from _find_frozen_model_problems(pipeline, place)
     yield from _find_share_problems(pipeline.data, place)
     for name in several.keys() & pipeline.hooks.keys():
-        message = f'a model and a hook are both called "{name}", and a checkpoint could not tell their weights apart'
+        message = (
+            f'a model and a hook are both called "{name}", and a checkpoint could not tell their'
+            " weights apart"
+        )
         yield Problem(message, place(f"hooks.{name}"))
 
 
@@ -406,7 +506,9 @@ def _find_model_place(optimizer: OptimizerSection, key: str, place: Locate) -> W
 
 
 def _find_frozen_model_problems(pipeline: Pipeline, place: Locate) -> Iterator[Problem]:
-    """Yield the optimizers of a frozen model; and the first frozen model where no other one is left to train."""
+    """Yield the optimizers of a frozen model; and the first frozen model where
+    no other one is left to train.
+    """
     frozen = pipeline.frozen_models
     for name, section in pipeline.optimizers.items():
         model = find_trained_model(pipeline, name)
@@ -423,7 +525,9 @@ def _find_frozen_model_problems(pipeline: Pipeline, place: Locate) -> Iterator[P
 
 
 def _find_share_problems(data: DataSection, place: Locate) -> Iterator[Problem]:
-    """Yield the names in `data.mix` that no training set has, and the training sets that are not there."""
+    """Yield the names in `data.mix` that no training set has,
+    and the training sets that are not there.
+    """
     if data.mix is None:
         return
     unknown = [name for name in data.mix if name not in data.train_sets]
@@ -441,12 +545,17 @@ def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
     """Return a problem for each component that is not there."""
     parts = _list_all_components(loaded.pipeline)
     place = loaded.places.of
-    result = (missing(part.use, base, place(f"{key}.use"), registry_of(key)) for key, part in parts.items())
+    result = (
+        missing(part.use, base, place(f"{key}.use"), registry_of(key))
+        for key, part in parts.items()
+    )
     return [*filter(None, result)]
 
 
 def missing_objects(loaded: Loaded) -> list[Problem]:
-    """Return a problem for each component and hook that was an object of a program which is not this one."""
+    """Return a problem for each component and hook that was an object of a
+    program which is not this one.
+    """
     if loaded.is_attached:
         return [no_loop(loaded.places.of("run"))]
     uses = {key: part.use for key, part in _list_all_components(loaded.pipeline).items()}
@@ -462,17 +571,26 @@ def _list_all_components(pipeline: Pipeline) -> dict[str, Component]:
     for key, part in parts.items():
         if isinstance(part, DataSource) and part.loader:
             loaders[key] = part.loader
-    named = ((f"{key}.loader.{name}", part) for key, loader in loaders.items() for name, part in loader.named().items())
+    named = (
+        (f"{key}.loader.{name}", part)
+        for key, loader in loaders.items()
+        for name, part in loader.named().items()
+    )
     return parts | dict(named)
 
 
 def missing(use: str, base: Path, where: Where | None, registry: Registry | None) -> Problem | None:
-    """Return what keeps `use` from naming anything; None if nothing can be seen to. Nothing of it is imported."""
+    """Return what keeps `use` from naming anything; None if nothing can be seen to.
+
+    Nothing of it is imported.
+    """
     if use == LOOP_OBJECT:
         return None
     if is_object(use):
         return _missing_object(use, where)
-    problem = (registry and registry.find_ambiguity(use, where)) or missing_extra(registry, use, where)
+    problem = (registry and registry.find_ambiguity(use, where)) or missing_extra(
+        registry, use, where
+    )
     if problem:
         return problem
     try:

@@ -1,4 +1,6 @@
-"""Problems of a pipeline file in words: pydantic's errors, types, and values as TOML writes them."""
+"""Problems of a pipeline file in words: pydantic's errors, types,
+and values as TOML writes them.
+"""
 
 from collections.abc import Iterator, Mapping
 from datetime import date, time
@@ -23,8 +25,12 @@ _TYPE_WORDS = {
 _BOUND_SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
-def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str, Any]] | None = None) -> str:
-    """Return the type that a JSON Schema describes, but for null; `definitions` are what its references stand for."""
+def type_words(
+    schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str, Any]] | None = None
+) -> str:
+    """Return the type that a JSON Schema describes, but for null;
+    `definitions` are what its references stand for.
+    """
     definitions = definitions or schema.get("$defs", {})
     match schema:
         case {"$ref": str(reference)}:
@@ -41,7 +47,10 @@ def type_words(schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str,
             return " or ".join(alternatives)
         case {"type": "array", "items": {} as items} if words := type_words(items, definitions):
             return f"list of {words}"
-        case {"type": "object", "patternProperties": _} | {"type": "object", "additionalProperties": {"$ref": _}}:
+        case {"type": "object", "patternProperties": _} | {
+            "type": "object",
+            "additionalProperties": {"$ref": _},
+        }:
             return "tables by name"
         case {"type": str(kind)}:
             words = _TYPE_WORDS.get(kind, "")
@@ -89,7 +98,10 @@ _SECTION_EXAMPLES = {
 
 
 def explain(
-    error: ValidationError, tree: Mapping[str, Any], places: SourceMap, written: Mapping[Key, str] = NO_TEXTS
+    error: ValidationError,
+    tree: Mapping[str, Any],
+    places: SourceMap,
+    written: Mapping[Key, str] = NO_TEXTS,
 ) -> list[tuple[Key, Problem]]:
     """Return a problem for each error, by the key that is at fault. `tree` is what was validated.
 
@@ -103,7 +115,9 @@ def explain(
             case "missing":
                 message, hint = _missing(key, tree)
             case _:
-                message, hint = describe_value_problem(details, format_key(key), written.get(key, ""))
+                message, hint = describe_value_problem(
+                    details, format_key(key), written.get(key, "")
+                )
         value = details["input"]
         is_text_for_table = details["type"] == "model_type" and isinstance(value, str)
         if is_text_for_table and key not in written and "use" in _keys_at(key):
@@ -113,7 +127,9 @@ def explain(
 
 
 def iter_errors_by_key(error: ValidationError) -> Iterator[tuple[Key, ErrorDetails]]:
-    """Yield an error for each key that is at fault; those of a union's members are one, with the choices of all."""
+    """Yield an error for each key that is at fault; those of a union's members are one,
+    with the choices of all.
+    """
     for key, errors in groupby(error.errors(include_url=False), key_of):
         members = [*errors]
         of_choices = [each for each in members if each["type"] == "literal_error"]
@@ -128,19 +144,25 @@ def iter_errors_by_key(error: ValidationError) -> Iterator[tuple[Key, ErrorDetai
 
 
 def key_of(details: ErrorDetails) -> Key:
-    """Return the key that an error is about, without the member of a union that refuses its value."""
+    """Return the key that an error is about, without the member of
+    a union that refuses its value.
+    """
     key = tuple(str(part) for part in details["loc"] if part not in _UNION_TAGS)
     last = ""
     if key:
         last = key[-1]
-    is_member = last.startswith("literal[") or (last in _MEMBER_TYPES and details["type"].startswith(f"{last}_"))
+    is_member = last.startswith("literal[") or (
+        last in _MEMBER_TYPES and details["type"].startswith(f"{last}_")
+    )
     if is_member:
         return key[:-1]
     return key
 
 
 def describe_value_problem(details: ErrorDetails, name: str, written: str = "") -> tuple[str, str]:
-    """Return what is wrong with the value of `name`, and a hint; `written` replaces a value of the environment."""
+    """Return what is wrong with the value of `name`, and a hint;
+    `written` replaces a value of the environment.
+    """
     value = details["input"]
     context = details.get("ctx", {})
     if written:
@@ -153,7 +175,10 @@ def describe_value_problem(details: ErrorDetails, name: str, written: str = "") 
             if not written:
                 return message, _suggest_value(kind, value)
             is_text = kind == "string_type"
-            return message, "quotes in the variable make it a text: NAME='\"12\"'" if is_text else ""
+            return (
+                message,
+                "quotes in the variable make it a text: NAME='\"12\"'" if is_text else "",
+            )
         case kind if kind in _BOUND_WORDS:
             words, bound = _BOUND_WORDS[kind]
             return f"{name} must be {words} {context[bound]}, not {shown}", ""
@@ -174,7 +199,9 @@ def describe_value_problem(details: ErrorDetails, name: str, written: str = "") 
 
 
 def _nearest_choice(value: Any, choices: str) -> str:
-    """Return a hint for a value that is none of the choices, which are quoted, with commas between."""
+    """Return a hint for a value that is none of the choices, which are quoted,
+    with commas between.
+    """
     if "true" in choices:
         mended = _suggest_value("bool_type", value)
         if mended:
@@ -191,7 +218,9 @@ def _unknown(key: Key, value: Any) -> tuple[str, str]:
         else:
             kind = f'key "{name}"'
         of_run = name in _keys_at(("run",))
-        return f"there is no {kind}", f'did you mean "run.{name}"?' if of_run else nearest_or_all(name, known)
+        return f"there is no {kind}", f'did you mean "run.{name}"?' if of_run else nearest_or_all(
+            name, known
+        )
     hint = nearest_or_all(name, known)
     if table[:1] == ["data"] and isinstance(value, dict) and "use" in value:
         several = f"where there are several, each has a name: {_table([*table, 'NAME'])}"

@@ -16,7 +16,10 @@ from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap, walk
 
 MOST_MADE = 1_000_000
-"""Characters and entries that references may put in their places. A few lines could double them with each line."""
+"""Characters and entries that references may put in their places.
+
+A few lines could double them with each line.
+"""
 
 ENVIRONMENT_PREFIX = "env:"
 """How the name of a reference begins that is a variable of the environment."""
@@ -31,8 +34,9 @@ _REFERENCE_PATTERN = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)(?P<end>\}?)")
 class Interpolation:
     """The tables of a pipeline with every reference replaced.
 
-    `written` are the same with the references to the environment, and every string so written that a later
-    `interpolate` gives it back. `problems` are by faulty key, `variables` are those of the environment that are named.
+    `written` are the same with the references to the environment, and every string so written that
+    a later `interpolate` gives it back. `problems` are by faulty key, `variables` are those of the
+    environment that are named.
     """
 
     resolved: dict[str, Any]
@@ -42,14 +46,20 @@ class Interpolation:
 
     @property
     def is_public(self) -> bool:
-        """Whether the resolved tables may be shown as they are: nothing in them is from the environment, or escaped."""
+        """Whether the resolved tables may be shown as they are:
+        nothing in them is from the environment, or escaped.
+        """
         if self.variables:
             return False
         return not any(isinstance(value, str) and "${" in value for _, value in walk(self.resolved))
 
 
-def interpolate(tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None) -> Interpolation:
-    """Replace every reference; with None for the environment, references to it stay in `resolved`, too."""
+def interpolate(
+    tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None
+) -> Interpolation:
+    """Replace every reference; with None for the environment,
+    references to it stay in `resolved`, too.
+    """
     resolver = _Resolver(tree, places, environ)
     pair = resolver.resolve(tree, ())
     variables: dict[str, None] = {}
@@ -91,11 +101,14 @@ NAMING_KEYS = frozenset(
         *("monitor", "metric"),
     }
 )
-"""Keys whose values name classes, points, slots, hooks, triggers or metrics, which are no secrets."""
+"""Keys whose values name classes, points, slots, hooks, triggers or metrics,
+which are no secrets.
+"""
 
 
 def find_secrets(tree: Any) -> set[str]:
-    """Return the variables that may be secrets: each that stands at a key which does not name anything.
+    """Return the variables that may be secrets: each that stands at a key which does not name
+    anything.
 
     `tree` has the references to the environment. An entry of a list has the key of its list.
     """
@@ -108,13 +121,18 @@ def find_secrets(tree: Any) -> set[str]:
 
 
 def read_variable(text: str) -> Any:
-    """Return the value of a variable of the environment: what TOML reads in it, or else the text itself.
+    """Return the value of a variable of the environment: what TOML reads in it, or else the text
+    itself.
 
-    A number keeps its text, which is the value where a text is wanted (`as_written`). One with more digits than a float
-    has stays a text, since it is rather an identifier.
+    A number keeps its text, which is the value where a text is wanted (`as_written`). One with more
+    digits than a float has stays a text, since it is rather an identifier.
     """
     value = read_value(text)
-    if isinstance(value, float) and isfinite(value) and Decimal(text.replace("_", "")) != Decimal(repr(value)):
+    if (
+        isinstance(value, float)
+        and isfinite(value)
+        and Decimal(text.replace("_", "")) != Decimal(repr(value))
+    ):
         return text
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
@@ -140,11 +158,15 @@ def as_written(value: Any) -> Any:
 
 
 def with_texts_where_wanted(tree: Any, keys: Collection[Key], path: Key = ()) -> Any:
-    """Return the tree with the text of a variable in the place of its number at each of these keys."""
+    """Return the tree with the text of a variable in the place of
+    its number at each of these keys.
+    """
     if path in keys:
         return as_written(tree)
     if isinstance(tree, dict):
-        return {key: with_texts_where_wanted(item, keys, (*path, key)) for key, item in tree.items()}
+        return {
+            key: with_texts_where_wanted(item, keys, (*path, key)) for key, item in tree.items()
+        }
     if isinstance(tree, list):
         return [with_texts_where_wanted(item, keys, (*path, str(k))) for k, item in enumerate(tree)]
     return tree
@@ -167,14 +189,18 @@ class _UnresolvedError(Exception):
 
 
 class _ResolvedValue(NamedTuple):
-    """A value with its references replaced, and the same as it may be recorded: with those to the environment."""
+    """A value with its references replaced, and the same as it may be recorded:
+    with those to the environment.
+    """
 
     value: Any
     written: Any
 
 
 class _Resolver:
-    def __init__(self, tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None
+    ) -> None:
         self.problems: dict[Key, Problem] = {}
         self._tree = tree
         self._places = places
@@ -194,13 +220,18 @@ class _Resolver:
             )
         if isinstance(value, list):
             entries = [self.resolve(item, (*path, str(k))) for k, item in enumerate(value)]
-            return _ResolvedValue([entry.value for entry in entries], [entry.written for entry in entries])
+            return _ResolvedValue(
+                [entry.value for entry in entries], [entry.written for entry in entries]
+            )
         if isinstance(value, str) and "${" in value:
             return self._resolve_string(value, path)
         return _ResolvedValue(value, value)
 
     def _resolve_string(self, text: str, path: Key) -> _ResolvedValue:
-        """Return what the string stands for. A failure is also a failure of every reference to it."""
+        """Return what the string stands for.
+
+        A failure is also a failure of every reference to it.
+        """
         is_outermost = not self._within
         try:
             if path in self._within:
@@ -245,7 +276,9 @@ class _Resolver:
             if self._environ is None:
                 return target
             return _ResolvedValue(self._text_of_variable(name, self._environ), target.written)
-        return _ResolvedValue(self._text_of(target.value, match, path), self._text_of(target.written, match, path))
+        return _ResolvedValue(
+            self._text_of(target.value, match, path), self._text_of(target.written, match, path)
+        )
 
     def _text_of(self, value: Any, match: re.Match[str], path: Key) -> str:
         if isinstance(value, dict | list):
@@ -262,7 +295,11 @@ class _Resolver:
         name = match["name"].strip()
         self._count(len(match.group()), path)
         if not name or not match["end"]:
-            self._fail(path, f"{match.group()} is no reference", "write ${section.key} or ${env:NAME:-default}")
+            self._fail(
+                path,
+                f"{match.group()} is no reference",
+                "write ${section.key} or ${env:NAME:-default}",
+            )
         if name.startswith(ENVIRONMENT_PREFIX):
             if self._environ is None:
                 return _ResolvedValue(match.group(), match.group())
@@ -282,7 +319,9 @@ class _Resolver:
             elif isinstance(target, list) and part.isdecimal() and int(part) < len(target):
                 target = target[int(part)]
             else:
-                self._fail(path, f'${{{name}}}: the pipeline sets no key "{name}"', self._nearest_key(name))
+                self._fail(
+                    path, f'${{{name}}}: the pipeline sets no key "{name}"', self._nearest_key(name)
+                )
         return self.resolve(target, key)
 
     def _resolve_fold(self, path: Key) -> _ResolvedValue:
@@ -293,7 +332,11 @@ class _Resolver:
         sweep = self._tree.get("sweep")
         if isinstance(sweep, dict) and "folds" in sweep:
             return _ResolvedValue(0, 0)
-        return self._fail(path, "${fold}: there are no folds", "write folds = 5 in [sweep], or a number as run.fold")
+        return self._fail(
+            path,
+            "${fold}: there are no folds",
+            "write folds = 5 in [sweep], or a number as run.fold",
+        )
 
     def _nearest_key(self, name: str) -> str:
         if len(self.problems) >= MAX_SHOWN_PROBLEMS:  # each looks through all keys
@@ -308,7 +351,11 @@ class _Resolver:
     def _count(self, made: int, path: Key) -> None:
         self._made += made
         if self._made > MOST_MADE:
-            self._fail(path, f"the references of this pipeline put more than {MOST_MADE:,} characters and entries")
+            self._fail(
+                path,
+                f"the references of this pipeline put more than {MOST_MADE:,} characters and"
+                " entries",
+            )
 
     def _fail(self, path: Key, message: str, hint: str = "") -> NoReturn:
         problem = Problem(message, self._places.of(path), hint)
@@ -318,14 +365,18 @@ class _Resolver:
 
 
 def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
-    """Return the valid pipeline of `resolved` with the references to the environment that `written` has."""
+    """Return the valid pipeline of `resolved` with the references to the
+    environment that `written` has.
+    """
     left = dict(iter_environment_keys(written))
     while True:
         try:
             return Pipeline.model_validate(written)
         except ValidationError as error:
             wrong = [key_of(details) for details in error.errors(include_url=False)]
-            refused = [key for key in left if any(key[: len(item)] == item[: len(key)] for item in wrong)]
+            refused = [
+                key for key in left if any(key[: len(item)] == item[: len(key)] for item in wrong)
+            ]
             if not left:
                 raise
             for key in refused or [*left]:
@@ -335,12 +386,18 @@ def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
                 for part in key[:-1]:
                     table = _inside(table, part)
                     value = _inside(value, part)
-                table[int(key[-1]) if isinstance(table, list) else key[-1]] = escape(_inside(value, key[-1]))
+                table[int(key[-1]) if isinstance(table, list) else key[-1]] = escape(
+                    _inside(value, key[-1])
+                )
 
 
 def iter_environment_keys(tree: Any) -> Iterator[tuple[Key, str]]:
     """Yield the key of each string that refers to the environment, and the string."""
-    return ((key, value) for key, value in walk(tree) if isinstance(value, str) and list_variables(value))
+    return (
+        (key, value)
+        for key, value in walk(tree)
+        if isinstance(value, str) and list_variables(value)
+    )
 
 
 def _inside(tree: Any, part: str) -> Any:

@@ -13,7 +13,9 @@ from hookflow.errors import Problem, UserError, Where
 def missing_package(
     what: str, package: str, extra: str, where: Where | None = None, *, module: str = ""
 ) -> Problem | None:
-    """Return the problem that `what` needs a package (imported as `module`) that is not installed; None if it is."""
+    """Return the problem that `what` needs a package (imported as `module`) that
+    is not installed; None if it is.
+    """
     if getattr(find_spec(module or package), "origin", None):  # a mere folder of that name has none
         return None
     message = f"{what} needs the package {package}, which is not installed"
@@ -22,7 +24,9 @@ def missing_package(
 
 @dataclass(frozen=True, slots=True)
 class OfferedEntry:
-    """An offer of an installed package: its short name, where it stands, and the package with its version."""
+    """An offer of an installed package: its short name, where it stands,
+    and the package with its version.
+    """
 
     name: str
     use: str
@@ -31,7 +35,9 @@ class OfferedEntry:
 
 @cache
 def list_installed(group: str) -> dict[str, tuple[OfferedEntry, ...]]:
-    """Return what the installed packages offer in a group of entry points, by name; nothing of it is imported."""
+    """Return what the installed packages offer in a group of entry points, by name;
+    nothing of it is imported.
+    """
     from importlib.metadata import entry_points  # slow, and a pipeline of built-in names needs none
 
     result: dict[str, tuple[OfferedEntry, ...]] = {}
@@ -46,12 +52,16 @@ def list_installed(group: str) -> dict[str, tuple[OfferedEntry, ...]]:
 
 @dataclass(frozen=True)
 class Registry:
-    """The short names of one kind of thing; built-in names come first, and a name of several packages means none."""
+    """The short names of one kind of thing; built-in names come first,
+    and a name of several packages means none.
+    """
 
     kind: str
     """The word for one of them in messages: "hook"."""
     group: str
-    """The group of entry points by which a package offers them: `clip = "my_package.hooks:Clip"`."""
+    """The group of entry points by which a package offers them:
+    `clip = "my_package.hooks:Clip"`.
+    """
     built_in: Mapping[str, str] = field(default_factory=dict)
     """Where each built-in name stands, as "package.module:Name"."""
 
@@ -83,7 +93,9 @@ class Registry:
         return self.short_names(use).get(use, use)
 
     def find_ambiguity(self, use: str, where: Where | None) -> Problem | None:
-        """Return what is wrong with a short name that several packages offer; None for any other."""
+        """Return what is wrong with a short name that several packages offer;
+        None for any other.
+        """
         if ":" in use or use in self.built_in:
             return None
         offers = list_installed(self.group).get(use, ())
@@ -94,7 +106,9 @@ class Registry:
         return Problem(message, where, f"write {' or '.join(choices)}")
 
     def clash(self, offered: OfferedEntry) -> str:
-        """Say that an offered name means something else, or several things; an empty string when it does not."""
+        """Say that an offered name means something else, or several things;
+        an empty string when it does not.
+        """
         if offered.name in self.built_in:
             return f'hidden by the built-in {self.kind} of that name; write use = "{offered.use}"'
         if self.find_ambiguity(offered.name, None):
@@ -102,8 +116,12 @@ class Registry:
         return ""
 
     def find(self, use: str, base: Path, where: Where | None) -> Any:
-        """Return what `use` names, as `refer` does. Raises UserError when there is no such thing, or several."""
-        from hookflow.pipeline.use import resolve_use  # and with it pydantic, which `--help` does without
+        """Return what `use` names, as `refer` does.
+
+        Raises UserError when there is no such thing, or several.
+        """
+        # And with it pydantic, which `--help` does without.
+        from hookflow.pipeline.use import resolve_use
 
         problem = self.find_ambiguity(use, where)
         if problem:
@@ -161,7 +179,9 @@ HOOKS = Registry(
 MODEL_REGISTRY = Registry("model", "hookflow.models")
 TASK_REGISTRY = Registry("task", "hookflow.tasks")
 DATA_REGISTRY = Registry(
-    "data source", "hookflow.data", {"cifar10": "hookflow.zoo.cifar10:cifar10", "circle": "hookflow.zoo.circle:Circle"}
+    "data source",
+    "hookflow.data",
+    {"cifar10": "hookflow.zoo.cifar10:cifar10", "circle": "hookflow.zoo.circle:Circle"},
 )
 WRITER_REGISTRY = Registry(
     "writer",
@@ -178,15 +198,24 @@ REGISTRIES = (MODEL_REGISTRY, DATA_REGISTRY, TASK_REGISTRY, WRITER_REGISTRY)
 
 
 def registry_of(key: str) -> Registry | None:
-    """Return the registry of a component by its key ("model.generator", "data.train"); optimizers have none."""
+    """Return the registry of a component by its key ("model.generator", "data.train");
+    optimizers have none.
+    """
     part, _, rest = key.partition(".")
     if ".loader" in rest:
         return None
-    return {"model": MODEL_REGISTRY, "data": DATA_REGISTRY, "task": TASK_REGISTRY, "writers": WRITER_REGISTRY}.get(part)
+    return {
+        "model": MODEL_REGISTRY,
+        "data": DATA_REGISTRY,
+        "task": TASK_REGISTRY,
+        "writers": WRITER_REGISTRY,
+    }.get(part)
 
 
 def missing_extra(registry: Registry | None, use: str, where: Where | None) -> Problem | None:
-    """Return the problem that a built-in writer needs the package of its own name; None where it is installed."""
+    """Return the problem that a built-in writer needs the package of its own name;
+    None where it is installed.
+    """
     if registry is not WRITER_REGISTRY or use not in ("mlflow", "tensorboard", "trackio", "wandb"):
         return None
     return missing_package(f'the writer "{use}"', use, use, where)

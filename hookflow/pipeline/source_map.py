@@ -1,4 +1,6 @@
-"""The tables of a TOML text: their values by key, and the positions of the keys, which TOML parsers do not report."""
+"""The tables of a TOML text: their values by key, and the positions of the keys,
+which TOML parsers do not report.
+"""
 
 import json
 import re
@@ -18,12 +20,16 @@ Key = tuple[str, ...]
 _BLANK_PATTERN = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _COMMA_PATTERN = re.compile(rf"{_BLANK_PATTERN.pattern},?{_BLANK_PATTERN.pattern}")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_STRING = re.compile(r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\])*"' r"|'[^']*'", re.DOTALL)
+_STRING = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\])*"' r"|'[^']*'", re.DOTALL
+)
 _PLAIN_VALUE_PATTERN = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^\s,\]}#]*|[^\s,\]}#]+")
 
 
 def walk(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every value with its key, in the order of the file: each table and list too, ahead of what it holds."""
+    """Yield every value with its key, in the order of the file: each table and list too,
+    ahead of what it holds.
+    """
     waiting: list[tuple[tuple[str, ...], Any]] = [((), tree)]
     while waiting:
         key, value = waiting.pop()
@@ -49,14 +55,18 @@ def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class SourceMap:
-    """The place of every key of a pipeline: a line of its file or of one that it extends, or what overrides it."""
+    """The place of every key of a pipeline: a line of its file or of one that it extends,
+    or what overrides it.
+    """
 
     def __init__(self, source: str) -> None:
         self._top = _PlaceNode(Where(source))
 
     @classmethod
     def in_text(cls, text: str, source: str) -> Self:
-        """Return the places of all keys in a valid TOML text; `source` is the name to show for it."""
+        """Return the places of all keys in a valid TOML text;
+        `source` is the name to show for it.
+        """
         places = cls(source)
         breaks = [-1, *(match.start() for match in re.finditer("\n", text))]
         for key, at in _TomlScanner(text).walk():
@@ -66,14 +76,18 @@ class SourceMap:
 
     @classmethod
     def in_tables(cls, tables: Mapping[str, Any], source: str) -> Self:
-        """Return the places of all keys of tables that were given as such: each stands in `source`, on no line."""
+        """Return the places of all keys of tables that were given as such:
+        each stands in `source`, on no line.
+        """
         places = cls(source)
         for key, _ in walk(tables):
             places._top.find_or_add(key, Where(source))
         return places
 
     def of(self, key: str | Sequence[str | int]) -> Where:
-        """Return where `key` stands ("hooks.log.points.0.every", or its parts), or else what encloses it."""
+        """Return where `key` stands ("hooks.log.points.0.every", or its parts),
+        or else what encloses it.
+        """
         place = self._top
         for part in key.split(".") if isinstance(key, str) else map(str, key):
             if part not in place.below:
@@ -82,11 +96,15 @@ class SourceMap:
         return place.where
 
     def put(self, key: Key, where: Where) -> None:
-        """Say that `key` and all below it come from `where` now, and whatever encloses it if it is new."""
+        """Say that `key` and all below it come from `where` now,
+        and whatever encloses it if it is new.
+        """
         self._top.find_or_add(key[:-1], where).below[key[-1]] = _PlaceNode(where)
 
     def take(self, key: Key, other: "SourceMap") -> None:
-        """Say that `key` and all below it come from where `other` says now, and whatever encloses it if it is new."""
+        """Say that `key` and all below it come from where `other` says now,
+        and whatever encloses it if it is new.
+        """
         theirs = other._top
         for part in key:
             theirs = theirs.below[part]
@@ -111,7 +129,10 @@ class _PlaceNode:
 
 
 def split_key(text: str) -> tuple[Key, str]:
-    """Split `a."b".0 = rest` into the key and what follows the equals sign. Raises ValueError if it is none."""
+    """Split `a."b".0 = rest` into the key and what follows the equals sign.
+
+    Raises ValueError if it is none.
+    """
     outline = _TomlScanner(text)
     key = tuple(name for name, _ in outline.names())
     if not outline.take("="):
@@ -128,7 +149,9 @@ def as_toml(value: Any) -> str:
     """Return a plain value in one line of TOML; "null" for None, which TOML does not have."""
     match value:
         case Mapping():
-            pairs = ", ".join(f"{format_key((str(key),))} = {as_toml(item)}" for key, item in value.items())
+            pairs = ", ".join(
+                f"{format_key((str(key),))} = {as_toml(item)}" for key, item in value.items()
+            )
             if pairs:
                 return f"{{ {pairs} }}"
             return "{}"
@@ -154,7 +177,9 @@ class _TomlScanner:
         self._lengths: dict[Key, int] = {}
 
     def walk(self) -> list[tuple[Key, int]]:
-        """Return every table, key and list item with the character that it begins at; what encloses it first."""
+        """Return every table, key and list item with the character that it begins at;
+        what encloses it first.
+        """
         self._skip()
         while self.at < len(self.text):
             if self.take("[["):
@@ -167,7 +192,9 @@ class _TomlScanner:
         return self._spots
 
     def names(self) -> Iterator[tuple[str, int]]:
-        """Read a key with its dots, and the blanks after it; yield each name with where it begins."""
+        """Read a key with its dots, and the blanks after it;
+        yield each name with where it begins.
+        """
         more = True
         while more:
             self._skip()
@@ -180,7 +207,9 @@ class _TomlScanner:
             more = self.take(".")
 
     def _header(self, end: str) -> None:
-        """Read a header up to its brackets' `end`; where it leads through a list, it means the latest entry."""
+        """Read a header up to its brackets' `end`; where it leads through a list,
+        it means the latest entry.
+        """
         names = list(self.names())
         self.take(end)
         path: Key = ()

@@ -1,4 +1,6 @@
-"""The object that `use` names: a registered name, `module:name`, `./file.py:name`, or an object itself."""
+"""The object that `use` names: a registered name, `module:name`, `./file.py:name`,
+or an object itself.
+"""
 
 import ast
 import importlib
@@ -32,7 +34,10 @@ MAX_SOURCE_BYTES = 1 << 20
 
 
 def module_file(module: str) -> Path | None:
-    """Return the source of a module, or None, without importing its parents. Raises ModuleNotFoundError."""
+    """Return the source of a module, or None, without importing its parents.
+
+    Raises ModuleNotFoundError.
+    """
     top, *rest = module.split(".")
     try:
         spec = find_spec(top)  # a top-level name has no parents that this would import
@@ -42,7 +47,8 @@ def module_file(module: str) -> Path | None:
     for part in rest:
         if spec is None:
             break
-        # The last part alone: a package without __init__.py would look for its parent among the imported modules.
+        # The last part alone: a package without __init__.py would look for its parent among the
+        # imported modules.
         spec = PathFinder.find_spec(part, spec.submodule_search_locations)
         seen = f"{seen}.{part}"
     if spec is None:
@@ -52,7 +58,8 @@ def module_file(module: str) -> Path | None:
     return None
 
 
-@lru_cache(maxsize=16)  # of one check: several parts of a pipeline lie in one file, and each is looked up twice
+# Of one check: several parts of a pipeline lie in one file, and each is looked up twice.
+@lru_cache(maxsize=16)
 def _parse_source(source: bytes) -> ast.Module:
     with warnings.catch_warnings(action="ignore"):  # who imports the file is warned
         return ast.parse(source)
@@ -63,7 +70,9 @@ def parse_file(file: Path) -> ast.Module:
     try:
         size = file.stat().st_size
         if size > MAX_SOURCE_BYTES:
-            raise SyntaxError(f"the file has {size:,} bytes, and no more than {MAX_SOURCE_BYTES:,} are parsed")
+            raise SyntaxError(
+                f"the file has {size:,} bytes, and no more than {MAX_SOURCE_BYTES:,} are parsed"
+            )
         return _parse_source(file.read_bytes())
     except ValueError as error:
         raise SyntaxError(str(error)) from None
@@ -72,33 +81,43 @@ def parse_file(file: Path) -> ast.Module:
 
 
 def iter_bindings(body: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield every name that a module or a class binds, inside `if` and `try` too, with the node that binds it."""
+    """Yield every name that a module or a class binds, inside `if` and `try` too,
+    with the node that binds it.
+    """
     for child in ast.iter_child_nodes(body):
         match child:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
                 yield name, child
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 for alias in aliases:
                     yield ((alias.asname or alias.name).partition(".")[0], child)
             case ast.Name(id=name, ctx=ast.Store()):
                 yield name, child
-            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            case (
+                ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp()
+            ):
                 continue
             case _:
                 yield from iter_bindings(child)
 
 
 def make_stand_in(file: Path, name: str) -> Callable[..., Any] | None:
-    """Return a class or a function with the signature that a source file shows of `name`; nothing is imported.
+    """Return a class or a function with the signature that a source file shows of `name`; nothing
+    is imported.
 
-    None where it shows none: under a decorator or a metaclass, with `__new__`, or beyond what the file defines or
-    imports by name. Raises OSError, SyntaxError or ImportError for a file that cannot be read.
+    None where it shows none: under a decorator or a metaclass, with `__new__`, or beyond what the
+    file defines or imports by name. Raises OSError, SyntaxError or ImportError for a file that
+    cannot be read.
     """
     match [node for bound, node in iter_bindings(parse_file(file)) if bound == name]:
         case [ast.FunctionDef(decorator_list=[], args=arguments)]:
             return _function(arguments)
-        case [ast.ClassDef(decorator_list=[], keywords=[], bases=bases) as node] if "__new__" not in (
-            body := dict(iter_bindings(node))
+        case [ast.ClassDef(decorator_list=[], keywords=[], bases=bases) as node] if (
+            "__new__" not in (body := dict(iter_bindings(node)))
         ):
             match body.get("__init__"), bases:
                 case ast.FunctionDef(decorator_list=[], args=arguments), _:
@@ -125,7 +144,8 @@ def make_stand_in(file: Path, name: str) -> Callable[..., Any] | None:
 
 
 def _function(arguments: ast.arguments) -> Callable[..., None]:
-    """Return a function with the parameters of a definition; each default is None. Nothing of the file is evaluated.
+    """Return a function with the parameters of a definition; each default is None. Nothing of the
+    file is evaluated.
 
     Raises SyntaxError where two parameters have one name.
     """
@@ -138,7 +158,9 @@ def _function(arguments: ast.arguments) -> Callable[..., None]:
     first_default = len(positional) - len(arguments.defaults)
     parameters: list[inspect.Parameter] = []
     for k, each in enumerate(positional):
-        kind = kinds.POSITIONAL_ONLY if k < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD
+        kind = (
+            kinds.POSITIONAL_ONLY if k < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD
+        )
         parameters.append(_parameter(each, kind, has_default=k >= first_default))
     if arguments.vararg:
         parameters.append(_parameter(arguments.vararg, kinds.VAR_POSITIONAL))
@@ -168,16 +190,24 @@ def _parameter(argument: ast.arg, kind: Any, *, has_default: bool = False) -> in
 
 
 _suspended: dict[Path, dict[str, ModuleType]] = {}
-"""For each folder that files have been imported from: its modules that have made room for namesakes of another one."""
+"""For each folder that files have been imported from:
+its modules that have made room for namesakes of another one.
+"""
 
 
 @contextmanager
 def import_neighbours_first(file: Path) -> Iterator[None]:
-    """Let imports find what lies beside `file` first; files of two folders each get neighbours of their own."""
+    """Let imports find what lies beside `file` first;
+    files of two folders each get neighbours of their own.
+    """
     folder = file.parent
     for top, module in [(name, module) for name, module in sys.modules.items() if "." not in name]:
         home = _home(module)
-        if home in _suspended and home != folder and ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
+        if (
+            home in _suspended
+            and home != folder
+            and ((folder / f"{top}.py").is_file() or (folder / top).is_dir())
+        ):
             for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
                 _suspended[home][name] = sys.modules.pop(name)
     sys.modules.update(_suspended.pop(folder, {}))
@@ -193,7 +223,9 @@ def import_neighbours_first(file: Path) -> Iterator[None]:
 
 
 def find_neighbour_modules(folder: Path) -> Mapping[str, ModuleType]:
-    """Return the modules of a folder that have made room for namesakes of another one, by their names."""
+    """Return the modules of a folder that have made room for namesakes
+    of another one, by their names.
+    """
     return _suspended.get(folder, {})
 
 
@@ -203,7 +235,9 @@ def list_pipeline_objects() -> list[Any]:
 
 
 def _home(module: ModuleType) -> Path:
-    """Return the folder that a top-level module is found in; the current one for what comes from no file."""
+    """Return the folder that a top-level module is found in;
+    the current one for what comes from no file.
+    """
     known = getattr(module, "__dict__", {})  # not the attribute, which would load a lazy module
     path = Path(known.get("__file__") or "")
     if path.name == "__init__.py":
@@ -214,9 +248,13 @@ def _home(module: ModuleType) -> Path:
 Maker = Callable[..., Any]
 
 PIPELINE_FOLDER: ContextVar[Path] = ContextVar("the pipeline's folder", default=Path())
-"""The folder that the files are relative to which the arguments of a hook name, while the hook is made."""
+"""The folder that the files are relative to which the arguments of a hook name,
+while the hook is made.
+"""
 
-_IN_USE: ContextVar[Mapping[str, Maker]] = ContextVar("objects in use", default=MappingProxyType({}))
+_IN_USE: ContextVar[Mapping[str, Maker]] = ContextVar(
+    "objects in use", default=MappingProxyType({})
+)
 
 
 class ObjectRegistry:
@@ -228,7 +266,10 @@ class ObjectRegistry:
         self._kept: list[Any] = []  # so that no other object gets the id of one of them
 
     def replace(self, tables: Any, key: Key = ()) -> Any:
-        """Return a copy of the tables with a string for each object at a `use`. Raises UserError for other objects."""
+        """Return a copy of the tables with a string for each object at a `use`.
+
+        Raises UserError for other objects.
+        """
         problems: list[Problem] = []
         replaced = self._replace_objects(tables, key, problems)
         if problems:
@@ -244,19 +285,29 @@ class ObjectRegistry:
                     for name, inner in value.items()
                 }
             case list() | tuple() if not component:
-                return [self._replace_objects(inner, (*key, str(k)), problems) for k, inner in enumerate(value)]
+                return [
+                    self._replace_objects(inner, (*key, str(k)), problems)
+                    for k, inner in enumerate(value)
+                ]
             case str() | int() | float() | date() | time() | None:
                 return value
         if not component:
             message = f"{format_key(key)} cannot be of the type {type(value).__name__}"
             problems.append(
-                Problem(message, hint='an object may stand where a file has "use"; all else is plain values')
+                Problem(
+                    message,
+                    hint='an object may stand where a file has "use"; all else is plain values',
+                )
             )
         elif key[0] == "optimizer" and not _is_factory(value):
             message = (
-                f"{format_key(key)} must make an optimizer of the model's parameters, and this one is made already"
+                f"{format_key(key)} must make an optimizer of the model's parameters, and this one"
+                " is made already"
             )
-            hint = 'give its class, and the rest in args: {"use": torch.optim.SGD, "args": {"lr": 0.1}}; '
+            hint = (
+                'give its class, and the rest in args: {"use": torch.optim.SGD, "args": {"lr":'
+                " 0.1}}; "
+            )
             hint += "or a function that returns this one: lambda params: optimizer"
             problems.append(Problem(message, hint=hint))
         else:
@@ -282,7 +333,9 @@ def _is_factory(value: Any) -> bool:
 
 
 def _class_that_gives(value: Any) -> type:
-    """Return a class that makes nothing but this object, and says all else as the object's own class does."""
+    """Return a class that makes nothing but this object,
+    and says all else as the object's own class does.
+    """
     kind = type(value)
     metaclass: Any = type(kind)
     body = {"__new__": lambda cls: value, "__doc__": kind.__doc__, "__module__": kind.__module__}
@@ -299,17 +352,35 @@ def is_object(use: str) -> bool:
 
 
 LOOP_OBJECT = "<object of the loop>"
-"""The model, the optimizer, the data and the task of a pipeline of hooks alone: its loop has them."""
+"""The model, the optimizer, the data and the task of a pipeline of hooks alone:
+its loop has them.
+"""
 
 
 def maker_of(use: str, where: Where | None) -> Maker:
-    """Return what makes the object that a string stands for. Raises UserError where there is no such object."""
+    """Return what makes the object that a string stands for.
+
+    Raises UserError where there is no such object.
+    """
     if use == LOOP_OBJECT:
-        message = "what this stands for is in the program that has called hookflow.attach, and it is not here"
-        raise UserError(Problem(message, where, "start that program again; where it resumes, it says resume=True"))
+        message = (
+            "what this stands for is in the program that has called hookflow.attach, and it is not"
+            " here"
+        )
+        raise UserError(
+            Problem(
+                message, where, "start that program again; where it resumes, it says resume=True"
+            )
+        )
     if use not in _IN_USE.get():
-        message = f'"{use}" stands for an object of the Python program that started the run: it is not here'
-        hint = 'start a run with `use` naming what makes it, and it can be resumed: use = "./file.py:Name"'
+        message = (
+            f'"{use}" stands for an object of the Python program that started the run: it is not'
+            " here"
+        )
+        hint = (
+            "start a run with `use` naming what makes it, and it can be resumed: use ="
+            ' "./file.py:Name"'
+        )
         raise UserError(Problem(message, where, hint))
     return _IN_USE.get()[use]
 
@@ -325,14 +396,18 @@ def use_objects(objects: ObjectRegistry) -> Iterator[None]:
 
 
 _imported: dict[str, Path] = {}
-"""The files that `import_file` was called for, by the name of their module; a run begins with none."""
+"""The files that `import_file` was called for, by the name of their module;
+a run begins with none.
+"""
 
 
-def resolve_use(use: str, base: Path, where: Where | None, registered: Mapping[str, str] | None = None) -> Any:
+def resolve_use(
+    use: str, base: Path, where: Where | None, registered: Mapping[str, str] | None = None
+) -> Any:
     """Return what `use` names: a registered name, "package.module:Name" or "./file.py:Name".
 
-    Names may have dots ("torch.nn:Module.forward"). Files are relative to `base`. Raises UserError at `where` when
-    there is no such thing, or when importing it raises.
+    Names may have dots ("torch.nn:Module.forward"). Files are relative to `base`. Raises UserError
+    at `where` when there is no such thing, or when importing it raises.
     """
     if is_object(use):
         return maker_of(use, where)
@@ -355,10 +430,13 @@ def resolve_use(use: str, base: Path, where: Where | None, registered: Mapping[s
     return result
 
 
-def locate(use: str, base: Path, where: Where | None, registered: Mapping[str, str]) -> tuple[str, str]:
+def locate(
+    use: str, base: Path, where: Where | None, registered: Mapping[str, str]
+) -> tuple[str, str]:
     """Return the module, or the file, that `use` names, and the name in it; a file is there.
 
-    Raises UserError at `where` when it names neither, or a file that is not there. Nothing is imported.
+    Raises UserError at `where` when it names neither, or a file that is not there. Nothing is
+    imported.
     """
     module, _, name = registered.get(use, use).rpartition(":")
     if not module or not name:
@@ -370,7 +448,11 @@ def locate(use: str, base: Path, where: Where | None, registered: Mapping[str, s
             dotted_name = f'write "{package}:{last}"'
         else:
             dotted_name = every
-        raise UserError(Problem(f'there is nothing called "{use}"', where, nearest(use, registered) or dotted_name))
+        raise UserError(
+            Problem(
+                f'there is nothing called "{use}"', where, nearest(use, registered) or dotted_name
+            )
+        )
     file = base / module
     if module.endswith(".py") and not os.path.isfile(file):  # noqa: PTH113  # for a Path, some names raise
         hint = nearest(file.name, [other.name for other in file.parent.glob("*.py")])
@@ -405,7 +487,9 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
 
 
 def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
-    """Import a file by its path, once for all that comes from it; what it imports may lie beside it."""
+    """Import a file by its path, once for all that comes from it;
+    what it imports may lie beside it.
+    """
     full = path.resolve()
     name = f"{full.stem}_{zlib.crc32(os.fsencode(full)):08x}"
     _imported[name] = full
@@ -428,13 +512,21 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
 
 
 def clear_imported_files() -> None:
-    """Begin a run: `list_run_files` returns those that it names, and not those of runs before it in this process."""
+    """Begin a run: `list_run_files` returns those that it names,
+    and not those of runs before it in this process.
+    """
     _imported.clear()
 
 
 def list_run_files() -> dict[str, ModuleType]:
-    """Return the files that the run has imported, in that order, but for those that are gone since."""
-    return {str(path): sys.modules[name] for name, path in _imported.items() if name in sys.modules and path.is_file()}
+    """Return the files that the run has imported, in that order,
+    but for those that are gone since.
+    """
+    return {
+        str(path): sys.modules[name]
+        for name, path in _imported.items()
+        if name in sys.modules and path.is_file()
+    }
 
 
 def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoReturn:

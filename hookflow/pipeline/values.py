@@ -11,13 +11,21 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticKnownError
 
-from hookflow.pipeline.amounts import AMOUNT_PATTERN, TRIGGER_PATTERN, Amount, parse_amount, parse_trigger_amount
+from hookflow.pipeline.amounts import (
+    AMOUNT_PATTERN,
+    TRIGGER_PATTERN,
+    Amount,
+    parse_amount,
+    parse_trigger_amount,
+)
 from hookflow.pipeline.condition import Condition
 from hookflow.pipeline.source_map import walk
 
 
 def _as_written(check: Callable[..., object], *args: object) -> PlainValidator:
-    """Return a validator that keeps a value as it is written if `check` takes it; it raises ValueError if not."""
+    """Return a validator that keeps a value as it is written if `check` takes it;
+    it raises ValueError if not.
+    """
 
     def validate(written: Any) -> Any:
         check(written, *args)
@@ -27,12 +35,17 @@ def _as_written(check: Callable[..., object], *args: object) -> PlainValidator:
 
 
 def compute_num_batches(limit: int | str, batches: int) -> int:
-    """Return how many of so many batches a limit leaves: at least one, at most all. Raises ValueError."""
+    """Return how many of so many batches a limit leaves: at least one, at most all.
+
+    Raises ValueError.
+    """
     amount = parse_amount(limit, ("", "%"))
     if amount.unit == "":
         return min(int(amount.value), batches)
     if amount.value > 100:
-        raise ValueError(f'"{limit}" is no limit of batches; write 10 for ten batches, "10%" for a tenth')
+        raise ValueError(
+            f'"{limit}" is no limit of batches; write 10 for ten batches, "10%" for a tenth'
+        )
     return max(int(batches * amount.value / 100), 1)
 
 
@@ -70,7 +83,9 @@ class Budget:
                 shown = f'"{written}"'
             else:
                 shown = repr(written)
-            raise ValueError(f'{shown} is no budget; write "1%" of the iterations\' time, or "0.2ms" of each')
+            raise ValueError(
+                f'{shown} is no budget; write "1%" of the iterations\' time, or "0.2ms" of each'
+            )
         value = float(match[1])
         if match[2] == "%":
             return cls(match[0], share=value / 100)
@@ -102,7 +117,12 @@ def _without_dates(args: Any) -> Any:
 
 
 _AMOUNT_SCHEMA = WithJsonSchema(
-    {"type": ["integer", "string"], "minimum": 1, "pattern": AMOUNT_PATTERN, "examples": [100, "2ep", "30s", "10%"]}
+    {
+        "type": ["integer", "string"],
+        "minimum": 1,
+        "pattern": AMOUNT_PATTERN,
+        "examples": [100, "2ep", "30s", "10%"],
+    }
 )
 
 AmountField = Annotated[int | str, _as_written(parse_amount), _AMOUNT_SCHEMA]
@@ -204,24 +224,43 @@ EpochLimit = Annotated[
 Limit = Annotated[
     int | str,
     _as_written(compute_num_batches, 1),
-    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\d+(\.\d+)?\s*%\s*$"}),
+    WithJsonSchema(
+        {"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\d+(\.\d+)?\s*%\s*$"}
+    ),
 ]
 """How many batches of an epoch to use: 10 of them, or a share: "10%"."""
 
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
 PartName = Annotated[
-    str, *_matching(r"^[A-Za-z]\w*$", '"{}" is not a valid name; use letters, digits and "_", a letter first')
+    str,
+    *_matching(
+        r"^[A-Za-z]\w*$", '"{}" is not a valid name; use letters, digits and "_", a letter first'
+    ),
 ]
 GroupName = Annotated[
-    str, *_matching(r"^[A-Za-z0-9_-]+$", 'a group\'s name is made of letters, digits, "_" and "-", without "group:"')
+    str,
+    *_matching(
+        r"^[A-Za-z0-9_-]+$",
+        'a group\'s name is made of letters, digits, "_" and "-", without "group:"',
+    ),
 ]
-HookName = Annotated[str, *_matching(r"^[A-Za-z0-9_-]+$", 'a hook\'s name is made of letters, digits, "_" and "-"')]
-ConditionField = Annotated[Condition, WithJsonSchema({"type": "string", "examples": ["loss > 10 and epoch >= 1"]})]
+HookName = Annotated[
+    str, *_matching(r"^[A-Za-z0-9_-]+$", 'a hook\'s name is made of letters, digits, "_" and "-"')
+]
+ConditionField = Annotated[
+    Condition, WithJsonSchema({"type": "string", "examples": ["loss > 10 and epoch >= 1"]})
+]
 ArgList = Annotated[list[Any], AfterValidator(_without_dates)]
 Device = Annotated[
     str,
-    *_matching(r"^(auto|cpu|mps|cuda(:\d+)?)$", '"{}" is no device; write "auto", "cpu", "cuda", "cuda:1" or "mps"'),
+    *_matching(
+        r"^(auto|cpu|mps|cuda(:\d+)?)$",
+        '"{}" is no device; write "auto", "cpu", "cuda", "cuda:1" or "mps"',
+    ),
 ]
 FolderName = Annotated[
-    str, *_matching(r"^\w[\w.-]*$", '"{}" is not a valid folder name; use letters, digits, "_", "-" and "."')
+    str,
+    *_matching(
+        r"^\w[\w.-]*$", '"{}" is not a valid folder name; use letters, digits, "_", "-" and "."'
+    ),
 ]

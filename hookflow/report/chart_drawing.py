@@ -91,7 +91,9 @@ def _format_percent(share: float) -> str:
 
 def _place_mark(mark: CurveMark, axis: Axis) -> PlacedLabel:
     style = MARK_CLASSES[mark.sign]
-    return PlacedLabel(_format_percent(axis.place(mark.it)), mark.sign, style, f"{mark.it:,}: {mark.text}")
+    return PlacedLabel(
+        _format_percent(axis.place(mark.it)), mark.sign, style, f"{mark.it:,}: {mark.text}"
+    )
 
 
 def _line_key(line: CurveLine) -> LineKey:
@@ -110,7 +112,9 @@ def _best_text(curve: Curve) -> str:
 
 
 def _make_scales(curve: Curve) -> list[Scale]:
-    """Return the linear scale, and the logarithmic one of values above 0; none where the curve cannot be drawn."""
+    """Return the linear scale, and the logarithmic one of values above 0;
+    none where the curve cannot be drawn.
+    """
     finite = []
     for line in curve.lines:
         for _, *values in line.points:
@@ -167,7 +171,9 @@ def _draw_scale(curve: Curve, scale: Scale, axis: Axis) -> ScaleDrawing:
     values = round_values(scale.low, scale.high, NUM_GRID_LINES)
     if scale.log:
         values = log_values(scale.low, scale.high)
-    labels = [PlacedLabel(_format_percent(1 - scale.place(value)), f"{value:.6g}") for value in values]
+    labels = [
+        PlacedLabel(_format_percent(1 - scale.place(value)), f"{value:.6g}") for value in values
+    ]
     paths = [DrawnPath("grid", canvas.grid(values))]
     for line in reversed(curve.lines):
         paths += _draw_line(line, canvas)
@@ -188,7 +194,9 @@ def _draw_line(line: CurveLine, canvas: _ChartCanvas) -> list[DrawnPath]:
         DrawnPath(f"line {line.style}", "".join(canvas.line(part) for part in stretches)),
     ]
     if len(line.points) <= MAX_DOTTED_POINTS:
-        paths.append(DrawnPath(f"dots {line.style}", "".join(canvas.dots(part) for part in stretches)))
+        paths.append(
+            DrawnPath(f"dots {line.style}", "".join(canvas.dots(part) for part in stretches))
+        )
     return paths
 
 

@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hookflow.graph.plan import PlanDifference
-from hookflow.monitor.compare import RUN_LETTERS, ComparedRun, changed_keys, find_differences, list_metrics
+from hookflow.monitor.compare import (
+    RUN_LETTERS,
+    ComparedRun,
+    changed_keys,
+    find_differences,
+    list_metrics,
+)
 from hookflow.monitor.health import judge
 from hookflow.monitor.series import Series, in_order
 from hookflow.numbers import format_ms, format_span
@@ -48,7 +54,9 @@ def render_comparison(
     runs: Sequence[ComparedRun | None],
     tables: Tables,
 ) -> str:
-    """Return the page: `differences` and `codes` are those of all targets but the first; a run is None for a file."""
+    """Return the page: `differences` and `codes` are those of all targets but the first;
+    a run is None for a file.
+    """
     columns = []
     for letter, compared in zip(RUN_LETTERS, runs, strict=False):
         if compared is not None:
@@ -100,7 +108,9 @@ def _make_curve_sheet(columns: Sequence[_RunColumn]) -> CurveSheet:
 
 def _run_rows(columns: Sequence[_RunColumn]) -> list[Row]:
     """Return how each run is; the first row has the headings."""
-    rows: list[Row] = [("", "run", "how it is", "iteration", "time", "ms an iteration", "tags and note")]
+    rows: list[Row] = [
+        ("", "run", "how it is", "iteration", "time", "ms an iteration", "tags and note")
+    ]
     for column in columns:
         run = column.compared.run
         state = column.compared.state
@@ -115,7 +125,9 @@ def _run_rows(columns: Sequence[_RunColumn]) -> list[Row]:
         name = f"{run.path.parent.name} {run.id}"
         condition = f"{health.glyph} {health.condition}"
         elapsed = format_span(state.elapsed)
-        rows.append((column.letter, name, condition, f"{state.it:,}", elapsed, mean, " ".join(remarks)))
+        rows.append(
+            (column.letter, name, condition, f"{state.it:,}", elapsed, mean, " ".join(remarks))
+        )
     return rows
 
 
@@ -128,7 +140,9 @@ def _key_rows(differences: Sequence[PlanDifference], headings: Sequence[str]) ->
     return rows
 
 
-def _difference_texts(targets: Sequence[Target], differences: Sequence[PlanDifference]) -> list[str]:
+def _difference_texts(
+    targets: Sequence[Target], differences: Sequence[PlanDifference]
+) -> list[str]:
     """Return the hooks, edges and orders that differ, as the command prints them."""
     first, *others = targets
     texts = []
@@ -139,8 +153,12 @@ def _difference_texts(targets: Sequence[Target], differences: Sequence[PlanDiffe
     return texts
 
 
-def _code_texts(targets: Sequence[Target], codes: Sequence[CodeComparison]) -> list[tuple[str, str]]:
-    """Return the files that differ with their lines, and whose code is not known; each with a heading."""
+def _code_texts(
+    targets: Sequence[Target], codes: Sequence[CodeComparison]
+) -> list[tuple[str, str]]:
+    """Return the files that differ with their lines, and whose code is not known;
+    each with a heading.
+    """
     first, *others = targets
     texts = []
     for other, code in zip(others, codes, strict=True):

@@ -53,7 +53,9 @@ class PhaseShare:
 
 @dataclass(frozen=True, slots=True)
 class ReportEntry:
-    """An entry of the journal; of a warning or an error, how often it came, and its traceback in `detail`."""
+    """An entry of the journal; of a warning or an error, how often it came,
+    and its traceback in `detail`.
+    """
 
     time: str
     where: str
@@ -130,7 +132,9 @@ def read_report(run: RunDir) -> RunReport:
 
 
 def _end_detail(state: RunState) -> str:
-    """Return the traceback of the exception that has ended the run, or the mistake of the user in full."""
+    """Return the traceback of the exception that has ended the run,
+    or the mistake of the user in full.
+    """
     if state.ranks.first_failure is not None:
         _, error = state.ranks.first_failure
         return error["traceback"]
@@ -142,17 +146,24 @@ def _end_detail(state: RunState) -> str:
 def _iter_notices(facts: RunFacts) -> Iterator[ReportNotice]:
     state = facts.state
     if not facts.health.over:
-        text = f"This run has not ended: the report is of {format_date(state.now)}, iteration {state.it:,}"
+        text = (
+            f"This run has not ended: the report is of {format_date(state.now)}, iteration"
+            f" {state.it:,}"
+        )
         left = Throughput.of(state).left
         if left:
             text += f", {left} left"
         yield ReportNotice("live", f"{text}.")
     if state.synthetic:
         splits = ", ".join(state.synthetic)
-        yield ReportNotice("warn", f"SYNTHETIC data ({splits}): the scores say nothing about the real data set.")
+        yield ReportNotice(
+            "warn", f"SYNTHETIC data ({splits}): the scores say nothing about the real data set."
+        )
     if state.limited:
         parts = ", ".join(state.limited)
-        yield ReportNotice("warn", f"LIMITED data ({parts}): the scores are of a part of the data set.")
+        yield ReportNotice(
+            "warn", f"LIMITED data ({parts}): the scores are of a part of the data set."
+        )
     if state.not_finite:
         yield ReportNotice("error", f"Not finite at the end: {state.not_finite}.")
     if state.refused:
@@ -229,7 +240,9 @@ def _phase_shares(state: RunState) -> list[PhaseShare]:
 
 
 def _draw_graph(facts: RunFacts) -> str:
-    """Return the graph of the hooks with what they took, as `hookflow graph` draws it; empty without hooks."""
+    """Return the graph of the hooks with what they took, as `hookflow graph` draws it;
+    empty without hooks.
+    """
     if not facts.plan.bindings:
         return ""
     plan = replace(facts.plan, off=tuple(facts.state.disabled.items()))
@@ -239,7 +252,9 @@ def _draw_graph(facts: RunFacts) -> str:
 
 def _list_troubles(state: RunState) -> list[ReportEntry]:
     """Return warnings and errors, each text once: errors first, as they came."""
-    repeated = sorted(state.journal.repeated.values(), key=lambda trouble: trouble.first.kind != "error")
+    repeated = sorted(
+        state.journal.repeated.values(), key=lambda trouble: trouble.first.kind != "error"
+    )
     return [_make_trouble_entry(trouble) for trouble in repeated[:MAX_ENTRIES]]
 
 
@@ -258,7 +273,9 @@ def _report_entry(entry: Entry) -> ReportEntry:
         where = ""
     else:
         where = f"{entry.it:,}"
-    return ReportEntry(format_clock(entry.t), where, entry.kind, entry.glyph, entry.source, entry.text)
+    return ReportEntry(
+        format_clock(entry.t), where, entry.kind, entry.glyph, entry.source, entry.text
+    )
 
 
 def _iter_environment_facts(facts: RunFacts) -> Iterator[Fact]:

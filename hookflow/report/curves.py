@@ -50,8 +50,8 @@ class CurveMark:
 class CurveSheet:
     """The charts of a page over one axis of iterations.
 
-    `per_epoch` is the number of iterations of an epoch; 0 where it is not known, or runs differ in it. `left_out` are
-    the names that have no chart.
+    `per_epoch` is the number of iterations of an epoch; 0 where it is not known, or runs differ in
+    it. `left_out` are the names that have no chart.
     """
 
     first: float
@@ -63,7 +63,9 @@ class CurveSheet:
 
 
 def group_series_by_name(state: RunState) -> Mapping[str, list[tuple[str, Series]]]:
-    """Return the splits and their series by name: monitored metrics, the loss, other metrics, other scalars."""
+    """Return the splits and their series by name: monitored metrics, the loss,
+    other metrics, other scalars.
+    """
     by_name: dict[str, list[tuple[str, Series]]] = {}
     for scalar, series in state.scalars.items():
         by_name.setdefault(base_name(scalar), []).append(("train", series))
@@ -113,14 +115,18 @@ def _as_exact_as_fp32(value: float) -> float:
 
 
 def make_curves(state: RunState) -> tuple[list[Curve], list[str]]:
-    """Return the charts with the lines of the training, the validations and the tests; and the names without one."""
+    """Return the charts with the lines of the training, the validations and the tests;
+    and the names without one.
+    """
     series = group_series_by_name(state)
     names = list(series)
     shown = names[:MAX_CHARTS]
     max_points = compute_points_per_line(sum(len(series[name]) for name in shown))
     curves = []
     for name in shown:
-        lines = [CurveLine(split, split, sample_points(each, max_points)) for split, each in series[name]]
+        lines = [
+            CurveLine(split, split, sample_points(each, max_points)) for split, each in series[name]
+        ]
         best = state.metrics.best.get(name)
         curves.append(Curve(name, lines, (best.it, best.value) if best else None))
     return curves, names[MAX_CHARTS:]
@@ -141,7 +147,9 @@ MARK_PLACES = 60
 
 
 def list_marks(state: RunState) -> list[CurveMark]:
-    """Return what happened on the way; of one sign no two marks that would touch, but the first of these."""
+    """Return what happened on the way; of one sign no two marks that would touch,
+    but the first of these.
+    """
     marks = []
     for saved in state.checkpoints:
         marks.append(CurveMark(saved["it"], "◆", saved["path"].rsplit("/", 1)[-1]))

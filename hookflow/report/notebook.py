@@ -6,7 +6,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from hookflow.monitor.index import Row
-from hookflow.monitor.selection import default_columns, find_differing_keys, make_cells, make_headings
+from hookflow.monitor.selection import (
+    default_columns,
+    find_differing_keys,
+    make_cells,
+    make_headings,
+)
 
 CURVE_WIDTH = 80
 CURVE_HEIGHT = 20

@@ -1,1 +1,3 @@
-"""Reruns, an optional part: iterations of a recorded run, done again and compared with the recording."""
+"""Reruns, an optional part: iterations of a recorded run,
+done again and compared with the recording.
+"""

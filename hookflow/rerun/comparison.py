@@ -1,4 +1,6 @@
-"""A rerun: iterations of a recorded run, done again from a checkpoint and compared with the recording."""
+"""A rerun: iterations of a recorded run, done again from a checkpoint
+and compared with the recording.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from hookflow.events.recorded_code import RecordedCode, code_before, compare_code, find_latest_code, name_changes
+from hookflow.events.recorded_code import (
+    RecordedCode,
+    code_before,
+    compare_code,
+    find_latest_code,
+    name_changes,
+)
 from hookflow.events.rundir import RunDir
 from hookflow.service.runs import ScalarRow
 
@@ -43,7 +51,9 @@ class Comparison:
     begin: int
     end: int
     names: Sequence[str]
-    """The names of the numbers that were compared with the recording, and how many numbers: `compared`."""
+    """The names of the numbers that were compared with the recording,
+    and how many numbers: `compared`.
+    """
     compared: int
     unlike: Sequence[NumberMismatch]
     """The numbers that differ, the first one first."""
@@ -56,9 +66,15 @@ class Comparison:
 
 
 def compare(
-    recorded: Iterable[ScalarRow], again: Iterable[ScalarRow], begin: int, end: int, *, without: bool = False
+    recorded: Iterable[ScalarRow],
+    again: Iterable[ScalarRow],
+    begin: int,
+    end: int,
+    *,
+    without: bool = False,
 ) -> Comparison:
-    """Compare what a rerun has logged after iteration `begin`, up to `end`, with the recording, to the bit.
+    """Compare what a rerun has logged after iteration `begin`, up to `end`, with the recording, to
+    the bit.
 
     In a rerun `without` hooks of the run, a name that it has not logged at all was theirs.
     """
@@ -98,7 +114,9 @@ def compare(
     )
 
 
-def _values_between(rows: Iterable[ScalarRow], begin: int, end: int) -> dict[tuple[int, str], float]:
+def _values_between(
+    rows: Iterable[ScalarRow], begin: int, end: int
+) -> dict[tuple[int, str], float]:
     """Return the numbers after iteration `begin`, up to `end`, by iteration and name."""
     values = {}
     for row in rows:
@@ -112,7 +130,9 @@ def _is_measured(name: str) -> bool:
 
 
 def find_causes(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what differs between the first records of the recorded attempt and of the rerun, and may change bits."""
+    """Yield what differs between the first records of the recorded attempt and of the rerun,
+    and may change bits.
+    """
     for key, label in FACT_LABELS.items():
         old_value = then.get(key)
         new_value = now.get(key)
@@ -120,10 +140,14 @@ def find_causes(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str
             yield f"{label} was {old_value}, and is {new_value}"
 
 
-def code_causes(run: RunDir, used: RecordedCode | None, again: RunDir, begin: int, end: int) -> Iterator[str]:
-    """Yield where the code of a rerun differs from what the run ran after iteration `begin` up to `end`.
+def code_causes(
+    run: RunDir, used: RecordedCode | None, again: RunDir, begin: int, end: int
+) -> Iterator[str]:
+    """Yield where the code of a rerun differs from what the run ran after iteration `begin` up to
+    `end`.
 
-    `used` is the recorded code that the rerun was to run; an attempt may have run other code in between.
+    `used` is the recorded code that the rerun was to run; an attempt may have run other code in
+    between.
     """
     now = find_latest_code(again)
     if used is None or now is None:

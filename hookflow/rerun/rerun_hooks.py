@@ -30,7 +30,9 @@ class RerunEnd(Hook):
 
 @dataclass(eq=False)
 class BatchSaver(Hook):
-    """Saves the batch of iteration `at` by `torch.save`: of several batches that it accumulates, a list."""
+    """Saves the batch of iteration `at` by `torch.save`:
+    of several batches that it accumulates, a list.
+    """
 
     phase = "last"
     ranks = "zero"
@@ -72,7 +74,9 @@ class IterationDebugger(Hook):
     def before_train_iter(self, run: Run, batch: Any) -> None:
         if run.iter == self.at - 1:
             debugger = pdb.Pdb(stdin=sys.__stdin__, stdout=sys.__stdout__)
-            debugger.message(f"before iteration {self.at}; `run` and `batch` are at hand, `c` goes on")
+            debugger.message(
+                f"before iteration {self.at}; `run` and `batch` are at hand, `c` goes on"
+            )
             debugger.set_trace()
 
 

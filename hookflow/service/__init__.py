@@ -1,1 +1,3 @@
-"""Finding runs, reading pipelines and judging them: what the command line and the Python API share."""
+"""Finding runs, reading pipelines and judging them:
+what the command line and the Python API share.
+"""

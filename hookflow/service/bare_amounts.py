@@ -1,4 +1,6 @@
-"""Amounts without a unit that would mean several units at once: a hook's, at points that count different things."""
+"""Amounts without a unit that would mean several units at once: a hook's,
+at points that count different things.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -26,7 +28,9 @@ def find_mixed_amounts(loaded: Loaded, plan: Plan) -> Iterator[Problem]:
     """
     for name, hook in loaded.pipeline.hooks.items():
         amounts = {"every": hook.every, "from": hook.from_, "until": hook.until}
-        bindings = [binding for binding in plan.bindings if binding.hook == name and binding.half != "exit"]
+        bindings = [
+            binding for binding in plan.bindings if binding.hook == name and binding.half != "exit"
+        ]
         for key in AMOUNT_KEYS:
             amount = amounts[key]
             if amount is None or amount.unit:
@@ -54,7 +58,9 @@ def _ambiguous_amount(
             with_units.append(f'"{amount.written}{WRITABLE_UNITS[counter]}"')
     point = next(iter(first_points.values()))
     hint = f"write the unit: {key} = {' or '.join(with_units)}"
-    hint += f'\n    or say it at a point: points = [{{ at = "{point}", {key} = {amount.written} }}, …]'
+    hint += (
+        f'\n    or say it at a point: points = [{{ at = "{point}", {key} = {amount.written} }}, …]'
+    )
     return Problem(message, loaded.places.of(f"hooks.{hook}.{key}"), hint)
 
 

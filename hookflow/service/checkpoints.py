@@ -1,4 +1,6 @@
-"""Checkpoints by the names that commands and pipelines give them: RUN, RUN:CHECKPOINT, RUN:it300, or a folder."""
+"""Checkpoints by the names that commands and pipelines give them: RUN, RUN:CHECKPOINT,
+RUN:it300, or a folder.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ ITERATION_PATTERN = re.compile(r"it(\d+)")
 def find_checkpoint(
     named: str | None, root: Path, warn: Callable[[str], object] = lambda line: None
 ) -> tuple[RunDir, Path]:
-    """Return a run and one of its checkpoints: the folder that is named, that of a RUN:NAME, or a run's newest good.
+    """Return a run and one of its checkpoints: the folder that is named, that of a RUN:NAME, or a
+    run's newest good.
 
-    `warn` receives damaged ones that are skipped. The run of a copy that lies apart is a temporary directory,
-    without checkpoints. Raises UserError when there is no such checkpoint, or it lacks files.
+    `warn` receives damaged ones that are skipped. The run of a copy that lies apart is a temporary
+    directory, without checkpoints. Raises UserError when there is no such checkpoint, or it lacks
+    files.
     """
     from hookflow.runner.checkpoint.manifest import find_damage
     from hookflow.service.restored import identity_of_copy, run_above
@@ -61,12 +65,16 @@ def _checkpoint_named(run_dir: RunDir, name: str) -> Path:
     found = checkpoints.get(name) or _find_by_iteration(name, checkpoints)
     if found is None:
         hint = nearest_or_all(name, checkpoints)
-        raise UserError(Problem(f'the run {run_dir.id} has no checkpoint "{name}"', Where("CHECKPOINT"), hint))
+        raise UserError(
+            Problem(f'the run {run_dir.id} has no checkpoint "{name}"', Where("CHECKPOINT"), hint)
+        )
     return found
 
 
 def _find_by_iteration(name: str, checkpoints: Mapping[str, Path]) -> Path | None:
-    """Return the checkpoint of the iteration in a name like it300, whatever the zeros in that of the checkpoint."""
+    """Return the checkpoint of the iteration in a name like it300,
+    whatever the zeros in that of the checkpoint.
+    """
     wanted = ITERATION_PATTERN.fullmatch(name)
     if wanted is None:
         return None

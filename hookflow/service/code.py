@@ -1,4 +1,6 @@
-"""The output of commands on the code of runs: what differs, what a resume refuses, and the code that a rerun runs."""
+"""The output of commands on the code of runs: what differs, what a resume refuses,
+and the code that a rerun runs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ NO_CODE = "its code was not recorded"
 
 
 def code_changes(run: RunDir, checkpoint: Path, base: Path) -> list[CodeChange]:
-    """Return what differs in a project, whose pipeline is in the folder `base`, from the code behind a checkpoint."""
+    """Return what differs in a project, whose pipeline is in the folder `base`,
+    from the code behind a checkpoint.
+    """
     from hookflow.runner.checkpoint.manifest import read_manifest
     from hookflow.runner.process.code_recorder import project_root
 
@@ -44,10 +48,13 @@ def code_changes(run: RunDir, checkpoint: Path, base: Path) -> list[CodeChange]:
 
 
 def check_code(run: RunDir, checkpoint: Path, now: Target) -> None:
-    """Raise UserError for each file that has changed since a checkpoint of the run, or where none is recorded."""
+    """Raise UserError for each file that has changed since a checkpoint of the run,
+    or where none is recorded.
+    """
     from hookflow.pipeline.load import load
 
-    load(short(run.wanted().pipeline), recorded=True)  # which masks the values of the environment, as the record does
+    # Which masks the values of the environment, as the record does.
+    load(short(run.wanted().pipeline), recorded=True)
     if find_latest_code(run) is None:
         message = f"--strict compares the code with that of {checkpoint.name}, and {NO_CODE}"
         raise UserError(Problem(message, Where("--strict"), "leave --strict out"))
@@ -57,7 +64,8 @@ def check_code(run: RunDir, checkpoint: Path, now: Target) -> None:
     problems = [_make_problem(change, checkpoint, now.base) for change in changes]
     known = run_argument(run)
     hint = (
-        f"the recorded code: hookflow export {known} --code DIR\n    to go on with the code as it is: without --strict"
+        f"the recorded code: hookflow export {known} --code DIR\n    to go on with the code as it"
+        " is: without --strict"
     )
     last = problems[-1]
     raise UserError([*problems[:-1], Problem(last.message, last.where, hint)])
@@ -68,12 +76,16 @@ def _make_problem(change: CodeChange, checkpoint: Path, base: Path) -> Problem:
 
     path = project_root(base) / change.path
     if change.kind == "changed" and change.line is not None:
-        return Problem(f"the code changed since {checkpoint.name}", Where(str(short(path)), change.line))
+        return Problem(
+            f"the code changed since {checkpoint.name}", Where(str(short(path)), change.line)
+        )
     return Problem(change.since(checkpoint.name))
 
 
 def code_files(base: Path, uses: Sequence[str]) -> dict[str, CodeFile]:
-    """Return the files that a pipeline in the folder `base` names, by the paths that it gives them."""
+    """Return the files that a pipeline in the folder `base` names,
+    by the paths that it gives them.
+    """
     result = {}
     for use in uses:
         file, colon, _ = use.rpartition(".py:")
@@ -88,13 +100,17 @@ def code_files(base: Path, uses: Sequence[str]) -> dict[str, CodeFile]:
 
 
 def compare_targets(old: Target, new: Target) -> CodeComparison:
-    """Compare the code of two targets: of a run what it has recorded last, of a file what is on the disk."""
+    """Compare the code of two targets: of a run what it has recorded last,
+    of a file what is on the disk.
+    """
     from hookflow.runner.process.code_recorder import project_root
 
     weights: tuple[str, ...] = ()
     if old.run is not None and new.run is not None:
         weights = tuple(compare_weights(old.run, new.run))
-    recorded = {target.name: find_latest_code(target.run) for target in (old, new) if target.run is not None}
+    recorded = {
+        target.name: find_latest_code(target.run) for target in (old, new) if target.run is not None
+    }
     unknown = tuple(name for name, code in recorded.items() if code is None)
     if unknown:
         return CodeComparison(unknown=unknown, weights=weights)
@@ -112,7 +128,9 @@ def compare_targets(old: Target, new: Target) -> CodeComparison:
         before = now.on_disk(project_root(old.base))
         after = now
     else:
-        before, after = (CodeSnapshot(each.base, code_files(each.base, _list_uses(each))) for each in (old, new))
+        before, after = (
+            CodeSnapshot(each.base, code_files(each.base, _list_uses(each))) for each in (old, new)
+        )
     return CodeComparison(tuple(compare_code(before, after)), weights=weights)
 
 
@@ -123,13 +141,17 @@ def _list_uses(target: Target) -> list[str]:
 
 
 def export_code(run: RunDir, code: RecordedCode, folder: Path) -> tuple[list[str], list[str]]:
-    """Write the recorded files into a folder; return those that were written, and those whose text is not there.
+    """Write the recorded files into a folder; return those that were written, and those whose text
+    is not there.
 
-    The pipeline as it was resolved is written where the run's own pipeline lay, so that it names the files. Files
-    outside the project come below `elsewhere`. Raises UserError where the folder is not empty, and OSError.
+    The pipeline as it was resolved is written where the run's own pipeline lay, so that it names
+    the files. Files outside the project come below `elsewhere`. Raises UserError where the folder
+    is not empty, and OSError.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(Problem("it is not an empty folder", Where(f"--code {folder}"), "name another folder"))
+        raise UserError(
+            Problem("it is not an empty folder", Where(f"--code {folder}"), "name another folder")
+        )
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     missing = []
@@ -155,7 +177,9 @@ def export_code(run: RunDir, code: RecordedCode, folder: Path) -> tuple[list[str
 
 
 def code_as_data(run: RunDir) -> dict[str, Any] | None:
-    """Return the facts of the code that the latest attempt of a run has run; None where they were not recorded."""
+    """Return the facts of the code that the latest attempt of a run has run;
+    None where they were not recorded.
+    """
     code = find_latest_code(run)
     if code is None:
         return None

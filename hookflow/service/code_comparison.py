@@ -8,7 +8,9 @@ from hookflow.events.recorded_code import CodeChange, describe_changes
 
 @dataclass(frozen=True, slots=True)
 class CodeComparison:
-    """How the code of two pipelines or runs differs; `unknown` are those whose code was not recorded."""
+    """How the code of two pipelines or runs differs;
+    `unknown` are those whose code was not recorded.
+    """
 
     changes: tuple[CodeChange, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -19,7 +21,9 @@ class CodeComparison:
         return bool(self.changes or self.weights)
 
     def lines(self) -> Iterator[str]:
-        """Yield what commands print: the files that differ with their differences, and whose code is not known."""
+        """Yield what commands print: the files that differ with their differences,
+        and whose code is not known.
+        """
         if self.changes:
             yield "\ncode"
             yield from (f"  {line}" for line in describe_changes(self.changes))
@@ -27,4 +31,6 @@ class CodeComparison:
             yield "\nweights"
             yield from (f"  {line}" for line in self.weights)
         if self.unknown:
-            yield f"\nthe code is not compared: that of {' and '.join(self.unknown)} was not recorded"
+            yield (
+                f"\nthe code is not compared: that of {' and '.join(self.unknown)} was not recorded"
+            )

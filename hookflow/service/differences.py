@@ -108,7 +108,9 @@ def _order_lines(result: PlanDifference) -> Iterator[str]:
     for change in result.order:
         yield change.point
         for sign, hooks in (("-", change.old), ("+", change.new)):
-            yield from textwrap.wrap(f"  {sign} {' → '.join(hooks)}", MAX_LINE_WIDTH, subsequent_indent="      ")
+            yield from textwrap.wrap(
+                f"  {sign} {' → '.join(hooks)}", MAX_LINE_WIDTH, subsequent_indent="      "
+            )
 
 
 def _format_points(sign: str, points_by_hook: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -117,4 +119,6 @@ def _format_points(sign: str, points_by_hook: Mapping[str, Sequence[str]]) -> It
 
 
 def _wrap_names(subject: str, points: Iterable[str]) -> Iterator[str]:
-    yield from textwrap.wrap(f"{subject} at {', '.join(points)}", MAX_LINE_WIDTH, subsequent_indent="    ")
+    yield from textwrap.wrap(
+        f"{subject} at {', '.join(points)}", MAX_LINE_WIDTH, subsequent_indent="    "
+    )

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from hookflow.trials.commute import CommuteResult, OrderDifference
 
 
-UNSTABLE_PAIR = "one of them holds other values in two trials of one order, from the time or from an earlier trial"
+UNSTABLE_PAIR = (
+    "one of them holds other values in two trials of one order, from the time or from an earlier"
+    " trial"
+)
 """The reason that a pair which was tried is not judged."""
 
 MAX_ENTRIES = 6
@@ -50,11 +53,17 @@ def wrap_labelled(name: str, text: str, width: int) -> str:
     """Return a wrapped text behind its label; an option (`--set`) is not broken at its hyphen."""
     label = f"  {name:<10} "
     indent = " " * 15
-    return textwrap.fill(text, width, initial_indent=label, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.fill(
+        text, width, initial_indent=label, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
-def format_commuted(plan: Plan, commuted: CommuteResult, settled: Sequence[Ambiguity]) -> Iterator[tuple[str, str]]:
-    """Yield the results of trials, each under its label in `check`; `settled` are alarms that they lift."""
+def format_commuted(
+    plan: Plan, commuted: CommuteResult, settled: Sequence[Ambiguity]
+) -> Iterator[tuple[str, str]]:
+    """Yield the results of trials, each under its label in `check`;
+    `settled` are alarms that they lift.
+    """
     for step in commuted.steps:
         pairs = _describe_pairs(step.pairs)
         statements = "; ".join(_order_statements(plan, step))
@@ -82,7 +91,9 @@ def format_commuted(plan: Plan, commuted: CommuteResult, settled: Sequence[Ambig
 
 
 def _format_trial_counts(commuted: CommuteResult) -> str:
-    """Return how many pairs were fired both ways, how many of them made a difference, and how long that took."""
+    """Return how many pairs were fired both ways, how many of them made a difference,
+    and how long that took.
+    """
     same = len(commuted.same)
     differing_pairs: set[OrderedPair] = set()
     for step in commuted.steps:
@@ -95,11 +106,16 @@ def _format_trial_counts(commuted: CommuteResult) -> str:
     trials = format_count(commuted.trials, "trial")
     seconds = commuted.seconds / commuted.trials
     outcome = f"{differing} made a difference, {same} did not"
-    return f"{pairs} without a declared order, fired both ways: {outcome} ({trials} of {seconds:.1f} s)"
+    return (
+        f"{pairs} without a declared order, fired both ways: {outcome} ({trials} of"
+        f" {seconds:.1f} s)"
+    )
 
 
 def _order_statements(plan: Plan, step: OrderDifference) -> Sequence[str]:
-    """Return how a file says which order is right, or that either is; at this point alone if hooks meet at several."""
+    """Return how a file says which order is right, or that either is;
+    at this point alone if hooks meet at several.
+    """
     pair = step.pairs[0]
     first, then = pair.hooks
     meeting = find_common_points(plan, first, then)
@@ -112,7 +128,9 @@ def _order_statements(plan: Plan, step: OrderDifference) -> Sequence[str]:
     ]
     operation = _shared_operation(plan, pair.point, meeting)
     if operation is not None and pair.first[1] == pair.then[1] == "whole":
-        statements.append(f"each as one method around_{operation}: what is entered first is left last")
+        statements.append(
+            f"each as one method around_{operation}: what is entered first is left last"
+        )
     return statements
 
 
@@ -122,7 +140,9 @@ def _order_at_point(point: str, first: str, then: str) -> str:
 
 
 def _shared_operation(plan: Plan, point: str, meeting: set[str]) -> str | None:
-    """Return the operation that `point` opens or closes if two hooks meet both before and after it, else None."""
+    """Return the operation that `point` opens or closes if two hooks meet both
+    before and after it, else None.
+    """
     for operation, closing in plan.points.pairs.items():
         bounds = {f"before_{operation}", closing}
         if point in bounds and bounds <= meeting:
@@ -146,8 +166,11 @@ def _merge_points(entries: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{text} at {', '.join(of_text)}" for text, of_text in points.items()]
 
 
-def check_offloading(loaded: Loaded, plan: Plan, *, imports: bool = True) -> tuple[dict[str, str], Plan]:
-    """Return by hook whether it fires beside the training, may do so, or what keeps it in the training thread.
+def check_offloading(
+    loaded: Loaded, plan: Plan, *, imports: bool = True
+) -> tuple[dict[str, str], Plan]:
+    """Return by hook whether it fires beside the training, may do so, or what keeps it in the
+    training thread.
 
     The second value is the plan in which every hook that may fire there does.
     """
@@ -203,7 +226,9 @@ class Findings:
 
     @property
     def problems(self) -> list[Problem]:
-        """All that is doubtful: warnings, ambiguous pairs, data flow that gave way, notes, and what is unknown."""
+        """All that is doubtful: warnings, ambiguous pairs, data flow that gave way, notes,
+        and what is unknown.
+        """
         alarms = [self._make_ambiguity_problem(alarm) for alarm in self.alarms]
         flows = [Problem(text) for text in edges_that_gave_way(self.plan)]
         return [*self.plan.warnings, *alarms, *flows, *self.plan.notes, *self.plan.unknown]
@@ -217,11 +242,17 @@ class Findings:
 
     @property
     def alarms(self) -> Sequence[Ambiguity]:
-        """The ambiguous pairs but for those that have been fired both ways without any difference."""
+        """The ambiguous pairs but for those that have been fired
+        both ways without any difference.
+        """
         if self.commuted is None:
             return self.ambiguous
         same = set(self.commuted.same)
-        return [pair for pair in self.ambiguous if make_pair(pair.point, pair.first, pair.then) not in same]
+        return [
+            pair
+            for pair in self.ambiguous
+            if make_pair(pair.point, pair.first, pair.then) not in same
+        ]
 
     def lines(self, width: int) -> Iterator[str]:
         """Yield all of it for people."""
@@ -295,12 +326,16 @@ class Findings:
         first = ambiguity.first.hook
         then = ambiguity.then.hook
         slots = " and ".join(ambiguity.slots)
-        message = f'at {ambiguity.point}, "{first}" and "{then}" touch {slots}, and no edge orders them'
+        message = (
+            f'at {ambiguity.point}, "{first}" and "{then}" touch {slots}, and no edge orders them'
+        )
         hint = f"state which is right. {'; '.join(make_order_statements(first, then))}"
         return Problem(message, self.loaded.places.of(f"hooks.{then}"), hint)
 
     def _format_trails(self) -> Iterator[str]:
-        """Yield what the trails of hooks may take: bytes, and seconds by the newest run that has saved."""
+        """Yield what the trails of hooks may take: bytes,
+        and seconds by the newest run that has saved.
+        """
         for name, spec in self.hooks.items():
             saved = spec.capabilities.saved_checkpoints
             if saved is None or not saved.trail_bytes:
@@ -312,8 +347,14 @@ class Findings:
             yield text
 
     def _read_newest_manifest(self) -> Mapping[str, Any] | None:
-        """Return the manifest of the newest checkpoint of the newest run of this name; None if none can be read."""
-        from hookflow.runner.checkpoint.manifest import DamagedError, list_checkpoints, read_manifest
+        """Return the manifest of the newest checkpoint of the newest run of this name;
+        None if none can be read.
+        """
+        from hookflow.runner.checkpoint.manifest import (
+            DamagedError,
+            list_checkpoints,
+            read_manifest,
+        )
 
         section = self.loaded.pipeline.run
         for run in all_runs(Path(section.dir)):
@@ -328,9 +369,12 @@ class Findings:
         return None
 
     def _describe_trail_room(self, hook: str, trail_bytes: int, manifest: Mapping[str, Any]) -> str:
-        """Return how many checkpoints like the last one fit in a trail, and what saving them takes."""
+        """Return how many checkpoints like the last one fit in a trail,
+        and what saving them takes.
+        """
         num_bytes = sum(file["bytes"] for file in manifest["files"].values()) or 1
-        ms = manifest.get("ms", 0.0)  # of the training, which waits for the copy and not for the disk
+        # Of the training, which waits for the copy and not for the disk.
+        ms = manifest.get("ms", 0.0)
         room = trail_bytes // num_bytes
         text = f": room for {room} like the last one, of {size(num_bytes)} and {ms:.1f} ms"
 
@@ -344,12 +388,25 @@ class Findings:
         return text
 
     def _iter_details(self) -> Iterator[tuple[str, str]]:
-        """Yield ambiguous pairs, results of trials, flows that gave way, firings and trails, each with its label."""
+        """Yield ambiguous pairs, results of trials, flows that gave way, firings and trails,
+        each with its label.
+        """
         alarms = self.alarms
-        touching = [(f"{a.first.hook} and {a.then.hook} touch {', '.join(a.slots)},", a.point) for a in alarms]
-        yield from _first_few("ambiguous", _merge_points(touching), more=len(alarms) == MAX_AMBIGUITIES)
+        touching = [
+            (f"{a.first.hook} and {a.then.hook} touch {', '.join(a.slots)},", a.point)
+            for a in alarms
+        ]
+        yield from _first_few(
+            "ambiguous", _merge_points(touching), more=len(alarms) == MAX_AMBIGUITIES
+        )
         if alarms:
-            yield "", "(state which fires first, by after or before; or that either may, by ambiguous_with)"
+            yield (
+                "",
+                (
+                    "(state which fires first, by after or before; or that either may, by"
+                    " ambiguous_with)"
+                ),
+            )
         if self.commuted is not None:
             settled = [pair for pair in self.ambiguous if pair not in alarms]
             yield from format_commuted(self.plan, self.commuted, settled)
@@ -396,7 +453,13 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "hooks", _hook_facts(pipeline, plan)
     if pipeline.sweep is not None:
         searched = ", ".join(pipeline.sweep.searched)
-        yield "sweep", f"{format_count(pipeline.sweep.count, 'trial')} of {searched}, by {pipeline.sweep.metric}"
+        yield (
+            "sweep",
+            (
+                f"{format_count(pipeline.sweep.count, 'trial')} of {searched}, by"
+                f" {pipeline.sweep.metric}"
+            ),
+        )
     reasons: Counter[Reason] = Counter()
     for point in plan.bound_points:
         reasons.update(link.reason for link in explain_neighbours(plan, point.name))
@@ -427,7 +490,10 @@ def _hook_facts(pipeline: Pipeline, plan: Plan) -> str:
 
 
 def _hook_counts(plan: Plan) -> str:
-    return f"{format_count(len(plan.hooks), 'hook')} at {format_count(len(plan.bound_points), 'point')}"
+    return (
+        f"{format_count(len(plan.hooks), 'hook')} at"
+        f" {format_count(len(plan.bound_points), 'point')}"
+    )
 
 
 def _named_components(components: Mapping[str, Component]) -> str:
@@ -469,7 +535,8 @@ def _describe_mix(data: DataSection) -> str:
 def _is_missing(device: str) -> bool:
     """Return whether this machine lacks a device, as far as it is seen without PyTorch."""
     if device.startswith("cuda"):
-        prefixes = ("nvidia", "nvhost", "kfd", "dxg")  # of NVIDIA, of a Jetson, of AMD, of Windows' subsystem
+        # Of NVIDIA, of a Jetson, of AMD, of Windows' subsystem.
+        prefixes = ("nvidia", "nvhost", "kfd", "dxg")
         return not any(entry.name.startswith(prefixes) for entry in Path("/dev").iterdir())
     return device == "mps" and sys.platform != "darwin"
 
@@ -523,7 +590,11 @@ def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
         last_resort = "the file"
     else:
         last_resort = f"the shuffle with seed {shuffle}"
-    words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {last_resort} alone"}
+    words: dict[Reason, str] = {
+        "edge": "by edges",
+        "phase": "by phase",
+        "file": f"by {last_resort} alone",
+    }
     counts = [f"{reasons[reason]} {text}" for reason, text in words.items() if reasons[reason]]
     pairs = format_count(reasons.total(), "pair")
     text = f"{pairs} of neighbours: {', '.join(counts)}"
@@ -533,7 +604,9 @@ def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
 
 
 def _first_few(label: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the first few entries, the first one with the label, and how many there are beyond; `more` may follow."""
+    """Yield the first few entries, the first one with the label, and how many there are beyond;
+    `more` may follow.
+    """
     all_entries = list(entries)
     for entry in all_entries[:MAX_ENTRIES]:
         yield label, entry

@@ -1,4 +1,6 @@
-"""Where the time of an iteration goes: the phases and hooks of the training thread, by a run's means or by a trace."""
+"""Where the time of an iteration goes: the phases and hooks of the training thread,
+by a run's means or by a trace.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -24,9 +26,10 @@ TRAINING_KINDS = ("standard", "step", "optimizer", "parameter", "comm")
 class TimeSpan:
     """A phase or a hook in an iteration.
 
-    `parts` has the begin of each piece, counted from that of the iteration, and its duration, both in ns. `point` is
-    where a hook fires; it is empty for a phase. `depth` is how many spans are around it. `queued` has the times in
-    which firings of a hook in background were queued. `chain` is what is on the critical chain; None where all is.
+    `parts` has the begin of each piece, counted from that of the iteration, and its duration, both
+    in ns. `point` is where a hook fires; it is empty for a phase. `depth` is how many spans are
+    around it. `queued` has the times in which firings of a hook in background were queued. `chain`
+    is what is on the critical chain; None where all is.
     """
 
     name: str
@@ -56,8 +59,8 @@ class TimeSpan:
 class IterationTimes:
     """An iteration of `total` ns, and its spans in the order in which they begin.
 
-    Of means, `num_iterations` are those that they are taken over, and `background` are the hooks that fire beside the
-    training; of a trace, `iteration` is the one that is shown, counted from 1.
+    Of means, `num_iterations` are those that they are taken over, and `background` are the hooks
+    that fire beside the training; of a trace, `iteration` is the one that is shown, counted from 1.
     """
 
     total: float
@@ -66,12 +69,16 @@ class IterationTimes:
     iteration: int = 0
     background: tuple[str, ...] = ()
     has_part: bool = False
-    """Whether the means have part of an iteration that did not end: the attempt is in it, or was killed there."""
+    """Whether the means have part of an iteration that did not end: the attempt is in it,
+    or was killed there.
+    """
 
 
 @dataclass(slots=True)
 class AttemptTotals:
-    """The sums of the frames of one attempt: iterations and their ns, and the ns of each phase and binding."""
+    """The sums of the frames of one attempt: iterations and their ns,
+    and the ns of each phase and binding.
+    """
 
     iterations: int = 0
     total: int = 0
@@ -96,7 +103,10 @@ class AttemptTotals:
 
 
 def read_mean_times(run: RunDir, plan: Plan) -> IterationTimes:
-    """Return the means of the last attempt of a run. Raises UserError if it has trained no iteration."""
+    """Return the means of the last attempt of a run.
+
+    Raises UserError if it has trained no iteration.
+    """
     totals = AttemptTotals.of_last(event_log(run.events).read_all())
     if not totals.iterations or not totals.total:
         raise UserError(Problem(f"the run {run.id} has no iteration that has been timed"))
@@ -106,7 +116,8 @@ def read_mean_times(run: RunDir, plan: Plan) -> IterationTimes:
 def mean_times(totals: AttemptTotals, plan: Plan) -> IterationTimes:
     """Return the mean iteration: phases and hooks in the order of the loop, one after the other.
 
-    "other" is the rest: the loop itself, and hooks of which it is not known how much of their time is in iterations.
+    "other" is the rest: the loop itself, and hooks of which it is not known how much of their time
+    is in iterations.
     """
     spans: list[TimeSpan] = []
     begin = 0.0
@@ -130,7 +141,9 @@ def mean_times(totals: AttemptTotals, plan: Plan) -> IterationTimes:
         spans.append(TimeSpan("other", parts=[(begin, mean)]))
         begin += mean
     background = dict.fromkeys(binding.hook for binding in plan.bindings if binding.beside)
-    return IterationTimes(begin, spans, totals.iterations, background=tuple(background), has_part=rest < 0)
+    return IterationTimes(
+        begin, spans, totals.iterations, background=tuple(background), has_part=rest < 0
+    )
 
 
 def _list_iteration_rows(plan: Plan) -> list[Row]:
@@ -138,7 +151,9 @@ def _list_iteration_rows(plan: Plan) -> list[Row]:
 
 
 def _duration_of(row: Row, totals: AttemptTotals, plan: Plan) -> int:
-    """Return the ns of a row in all iterations; 0 of what takes no time of the training thread, or an unknown part."""
+    """Return the ns of a row in all iterations; 0 of what takes no time of the training thread,
+    or an unknown part.
+    """
     if row.binding is not None:
         if not _is_training_only(row.binding, plan):
             return 0
@@ -158,7 +173,8 @@ def _is_training_only(binding: Binding, plan: Plan) -> bool:
 
 
 def without_hooks(times: IterationTimes, hooks: Collection[str]) -> IterationTimes:
-    """Return mean times without the calls of these hooks: what comes after them begins as much earlier.
+    """Return mean times without the calls of these hooks: what comes after them begins as much
+    earlier.
 
     The spans must follow one another, as those of means do.
     """
@@ -173,15 +189,17 @@ def without_hooks(times: IterationTimes, hooks: Collection[str]) -> IterationTim
 
 
 def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes | None:
-    """Return the iteration of median length of the newest trace of rank 0; None if the run has no trace.
+    """Return the iteration of median length of the newest trace of rank 0; None if the run has no
+    trace.
 
-    With `number` it is that iteration, counted from 1, of the newest trace that has it. Raises UserError if a trace is
-    damaged, or if none has the iteration.
+    With `number` it is that iteration, counted from 1, of the newest trace that has it. Raises
+    UserError if a trace is damaged, or if none has the iteration.
     """
     every_trace = (_read_trace(path) for path in sorted(run.traces.glob("*.json")))
     with_iterations = (trace for trace in every_trace if trace.iterations)
     if number is None:
-        newest = max(with_iterations, key=attrgetter("began"), default=None)  # one after another: they may be large
+        # One after another: they may be large.
+        newest = max(with_iterations, key=attrgetter("began"), default=None)
         if newest is None:
             return None
         by_length = sorted(newest.iterations, key=attrgetter("micros"))
@@ -201,7 +219,9 @@ def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes 
 
 
 class RunTrace(NamedTuple):
-    """A trace of rank 0: when it began, in seconds since 1970, and the iterations that took any time."""
+    """A trace of rank 0: when it began, in seconds since 1970,
+    and the iterations that took any time.
+    """
 
     began: float
     iterations: Sequence[TracedIteration]
@@ -210,11 +230,16 @@ class RunTrace(NamedTuple):
 def _read_trace(path: Path) -> RunTrace:
     try:
         trace = read_object(read_regular(path))
-        events = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 0]
+        events = [
+            event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 0
+        ]
         iterations = [traced for traced in traced_iterations(events) if traced.micros > 0]
         return RunTrace(float(trace["otherData"]["began"]), iterations)
     except (OSError, KeyError, TypeError, ValueError):
-        hint = f"to see the means instead: hookflow graph {run_argument(RunDir(path.parent.parent))} --critical-chain"
+        hint = (
+            f"to see the means instead: hookflow graph {run_argument(RunDir(path.parent.parent))}"
+            " --critical-chain"
+        )
         raise UserError(Problem(f"{short(path)} is no trace of hookflow", hint=hint)) from None
 
 

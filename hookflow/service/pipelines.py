@@ -1,4 +1,6 @@
-"""Pipelines for commands and the Python API: read and compiled from a file, or recorded by a run; and compared."""
+"""Pipelines for commands and the Python API: read and compiled from a file,
+or recorded by a run; and compared.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Iterator[Problem]:
-    """Yield a warning for each hook that never fires, and for each condition that is constant or misspelt.
+    """Yield a warning for each hook that never fires, and for each condition that is constant or
+    misspelt.
 
     `forecasts` are by the binding's id, and must rest on nothing but the pipeline.
     """
@@ -51,11 +54,16 @@ def _find_doubtful_conditions(loaded: Loaded, name: str) -> Iterator[Problem]:
 
 
 def _find_silent(
-    loaded: Loaded, plan: Plan, name: str, bindings: list[Binding], forecasts: Mapping[int, Forecast]
+    loaded: Loaded,
+    plan: Plan,
+    name: str,
+    bindings: list[Binding],
+    forecasts: Mapping[int, Forecast],
 ) -> Iterator[tuple[str, str]]:
     """Yield a problem for a hook that never fires, even with a test; or not at some of its points.
 
-    A point without its data is no problem where the hook fires elsewhere, unless the hook reads metrics only there.
+    A point without its data is no problem where the hook fires elsewhere, unless the hook reads
+    metrics only there.
     """
     missing = _missing_splits(loaded.pipeline)
     empty = []  # their window, from `from` to `until`, is empty
@@ -68,7 +76,11 @@ def _find_silent(
             silent.append(binding)
 
     if len(silent) == len(bindings) and not empty:
-        lacking = [why for split, why in missing.items() if any(_needs(binding, split) for binding in silent)]
+        lacking = [
+            why
+            for split, why in missing.items()
+            if any(_needs(binding, split) for binding in silent)
+        ]
         hint = " and ".join(lacking) or "the run ends before its trigger lets it"
         yield f'hook "{name}" never fires', hint
         return
@@ -76,7 +88,10 @@ def _find_silent(
     for binding in silent:
         has_data = not any(_needs(binding, split) for split in missing)
         if str(binding.trigger) and has_data and binding not in empty and binding.half != "exit":
-            yield f'hook "{name}" never fires at {binding.point}', f"{binding.trigger}: the run ends before that"
+            yield (
+                f'hook "{name}" never fires at {binding.point}',
+                f"{binding.trigger}: the run ends before that",
+            )
     if "val" in missing:
         yield from _find_unread_metrics(name, bindings, silent, missing["val"])
     for binding in empty:
@@ -88,13 +103,19 @@ def _find_silent(
 def _find_unread_metrics(
     name: str, bindings: list[Binding], silent: list[Binding], why: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield a problem for each silent point of a validation at which alone a hook reads some metrics."""
+    """Yield a problem for each silent point of a validation at which
+    alone a hook reads some metrics.
+    """
     slots_read: set[str] = set()
     for binding in bindings:
         if binding not in silent:
             slots_read.update(binding.reads)
     for binding in silent:
-        metrics = [slot for slot in binding.reads if slot.startswith(METRIC_PREFIX) and slot not in slots_read]
+        metrics = [
+            slot
+            for slot in binding.reads
+            if slot.startswith(METRIC_PREFIX) and slot not in slots_read
+        ]
         if metrics and _needs(binding, "val"):
             hint = f"it reads {', '.join(metrics)} there, and {why}"
             yield f'hook "{name}" never fires at {binding.point}', hint
@@ -114,7 +135,9 @@ def _missing_splits(pipeline: Pipeline) -> dict[str, str]:
 
 def _needs(binding: Binding, split: str) -> bool:
     """Say whether a binding fires only where the run evaluates a split."""
-    return f"_{split}" in binding.point or ("train" not in binding.stages and split in binding.stages)
+    return f"_{split}" in binding.point or (
+        "train" not in binding.stages and split in binding.stages
+    )
 
 
 def read_pipeline(
@@ -126,10 +149,11 @@ def read_pipeline(
     base: Path | None = None,
     imports: bool = True,
 ) -> Loaded:
-    """Load a file, or its tables, as `hookflow.pipeline.load.load` does. A run records it with the `base` of its files.
+    """Load a file, or its tables, as `hookflow.pipeline.load.load` does. A run records it with the
+    `base` of its files.
 
-    Raises UserError with all that is wrong with it, and with what is understood of its components and hooks; unless it
-    `imports`, by their source alone.
+    Raises UserError with all that is wrong with it, and with what is understood of its components
+    and hooks; unless it `imports`, by their source alone.
     """
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.load import UnsoundError, load, missing_components
@@ -166,11 +190,15 @@ def missing_weights(loaded: Loaded, folder: Path) -> Iterator[Problem]:
             written_key = f"{key}.weights"
         else:
             written_key = f"{key}.weights.file"
-        yield Problem(f'there is no file "{path}"', loaded.places.of(written_key), nearest_sibling(path))
+        yield Problem(
+            f'there is no file "{path}"', loaded.places.of(written_key), nearest_sibling(path)
+        )
 
 
 def find_non_finite_numbers(loaded: Loaded) -> Iterator[Problem]:
-    """Yield a problem for each argument of an optimizer that is infinite, or no number: the weights would be, too."""
+    """Yield a problem for each argument of an optimizer that is infinite, or no number:
+    the weights would be, too.
+    """
     from hookflow.pipeline.load import key_of
     from hookflow.pipeline.source_map import walk
 
@@ -195,11 +223,13 @@ def valid_plan(
     imports: bool = True,
     begins: bool = True,
 ) -> Plan:
-    """Compile the hooks and look for everything else that the pipeline names; the plan has all warnings of `check`.
+    """Compile the hooks and look for everything else that the pipeline names; the plan has all
+    warnings of `check`.
 
-    Files are relative to `base`, the pipeline's own folder if left out; `shuffle` is the seed of another order.
-    Unless it `imports`, of the user's hooks only the file's words are known. A run that `begins` needs the files of its
-    initial weights; a resumed one does not read them. Raises UserError with all that is wrong.
+    Files are relative to `base`, the pipeline's own folder if left out; `shuffle` is the seed of
+    another order. Unless it `imports`, of the user's hooks only the file's words are known. A run
+    that `begins` needs the files of its initial weights; a resumed one does not read them. Raises
+    UserError with all that is wrong.
     """
     from hookflow.hooks.arguments import find_source_problems
     from hookflow.hooks.compile import compile_pipeline
@@ -208,7 +238,11 @@ def valid_plan(
     from hookflow.service.weights import resolve_weights
 
     folder = base or loaded.source.parent
-    problems = [*missing_components(loaded, folder), *find_part_problems(loaded), *find_source_problems(loaded, folder)]
+    problems = [
+        *missing_components(loaded, folder),
+        *find_part_problems(loaded),
+        *find_source_problems(loaded, folder),
+    ]
     problems += find_non_finite_numbers(loaded)
     if begins:
         problems += missing_weights(loaded, folder)
@@ -232,7 +266,8 @@ def valid_plan(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A pipeline with its plan; `name` is what the user called it, `base` what its own files are relative to.
+    """A pipeline with its plan; `name` is what the user called it, `base` what its own files are
+    relative to.
 
     `run` is the run that has recorded it, if one has.
     """
@@ -258,9 +293,9 @@ def open_target(
 ) -> Target:
     """Return the pipeline file or the run that `named` means; None is the only pipeline file here.
 
-    A run is looked for in the folder `runs`. The record of a run is never changed from outside. Unless it `imports`, of
-    the user's hooks only the file's words are known. Raises UserError when there is no such thing, it is not valid, or
-    a run is to be changed.
+    A run is looked for in the folder `runs`. The record of a run is never changed from outside.
+    Unless it `imports`, of the user's hooks only the file's words are known. Raises UserError when
+    there is no such thing, it is not valid, or a run is to be changed.
     """
     from hookflow.events.rundir import short
     from hookflow.hooks.compile import compile_pipeline
@@ -274,7 +309,8 @@ def open_target(
         run = find_run(named, runs, or_file=True)
         loaded = load(short(run.pipeline), recorded=True, environment=False)
         base = Path(run.describe().get("base", "."))
-        return Target(run.id, loaded, read_recorded_plan(run), base, run, imports=False)  # a run directory is data
+        # A run directory is data.
+        return Target(run.id, loaded, read_recorded_plan(run), base, run, imports=False)
     path = Path(named or only_pipeline())
     loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)
     plan = compile_pipeline(loaded, shuffle=shuffle, imports=imports)
@@ -288,7 +324,8 @@ def warn_unknown(plan: Plan) -> None:
 
 
 def only_pipeline() -> Path:
-    """Return the one pipeline file in the current folder and `pipelines/`. Raises UserError when there is not one.
+    """Return the one pipeline file in the current folder and `pipelines/`. Raises UserError when
+    there is not one.
 
     Other programs keep TOML files too: a pipeline has a table `[run]`.
     """

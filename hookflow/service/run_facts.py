@@ -43,8 +43,8 @@ def format_override(override: str) -> str:
 class HookTotals:
     """The time of a hook over the last attempt.
 
-    `inside` and `outside` are ns within the iterations and outside them. `on_device` is the share of the iterations on
-    the device.
+    `inside` and `outside` are ns within the iterations and outside them. `on_device` is the share
+    of the iterations on the device.
     """
 
     hook: str
@@ -78,7 +78,9 @@ class RunFacts:
         return self.run.path.parent.name
 
     def attempt_facts(self) -> Iterator[Fact]:
-        """Yield each attempt of several: when it began, what had changed by then, and how it ended."""
+        """Yield each attempt of several: when it began,
+        what had changed by then, and how it ended.
+        """
         attempts = self.state.attempts
         if len(attempts) < 2:
             return
@@ -151,10 +153,15 @@ class RunFacts:
 
     def metric_rows(self) -> list[Row]:
         """Return the metrics with their last and best values; the first row has the headings."""
-        return [("metric", "last", "best", "at epoch", "iteration"), *metric_rows(self.state, none="-")]
+        return [
+            ("metric", "last", "best", "at epoch", "iteration"),
+            *metric_rows(self.state, none="-"),
+        ]
 
     def hook_totals(self) -> list[HookTotals]:
-        """Return the hooks that were called, by what they took of the last attempt; the largest first."""
+        """Return the hooks that were called, by what they took of the last attempt;
+        the largest first.
+        """
         calls = dict.fromkeys((hook.name for hook in self.plan.hooks), 0)
         inside = dict(calls)
         outside = dict(calls)
@@ -173,11 +180,15 @@ class RunFacts:
                 on_device = self.state.first.device.share(bindings[hook]) or 0.0
                 totals.append(HookTotals(hook, count, inside[hook], outside[hook], on_device))
         iterating = self.state.iterating
-        totals.sort(key=lambda each: each.inside + each.outside + each.on_device * iterating, reverse=True)
+        totals.sort(
+            key=lambda each: each.inside + each.outside + each.on_device * iterating, reverse=True
+        )
         return totals
 
     def hook_rows(self) -> list[Row]:
-        """Return the hooks with what they took: within iterations, and outside them; the first row has the headings."""
+        """Return the hooks with what they took: within iterations, and outside them;
+        the first row has the headings.
+        """
         has_device = self.state.first.device.iteration() is not None
         heads = ["hook", "fired", "of iterations", "outside them"]
         if has_device:
@@ -188,7 +199,12 @@ class RunFacts:
             share = "-"
             if each.inside and iterating:
                 share = f"{format_percent(each.inside / iterating)} %"
-            cells = [each.hook, f"{each.calls:,}", share, duration(each.outside) if each.outside else "-"]
+            cells = [
+                each.hook,
+                f"{each.calls:,}",
+                share,
+                duration(each.outside) if each.outside else "-",
+            ]
             if has_device:
                 cells.insert(3, f"{format_percent(each.on_device)} %" if each.on_device else "-")
             rows.append(tuple(cells))

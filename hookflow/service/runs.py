@@ -25,27 +25,40 @@ TRAINING_RECORD = re.compile(rb'"k":"(?!error|scalars)[a-z]+","t":[^,]+,"it":[1-
 
 
 def find_run(
-    wanted: str | None, root: Path, *, having: Callable[[RunDir], bool] | None = None, or_file: bool = False
+    wanted: str | None,
+    root: Path,
+    *,
+    having: Callable[[RunDir], bool] | None = None,
+    or_file: bool = False,
 ) -> RunDir:
-    """Return the run that `wanted` means: a path, an id, a unique beginning or end of one, or a name (its newest run).
+    """Return the run that `wanted` means: a path, an id, a unique beginning or end of one, or a
+    name (its newest run).
 
-    None and "latest" mean the newest of all. A name means the newest `having` what is needed, if there is such a run.
-    Raises UserError when there is none, or more than one, and PermissionError where its event log cannot be read. With
-    `or_file` the error says that `wanted` is no pipeline file either.
+    None and "latest" mean the newest of all. A name means the newest `having` what is needed, if
+    there is such a run. Raises UserError when there is none, or more than one, and PermissionError
+    where its event log cannot be read. With `or_file` the error says that `wanted` is no pipeline
+    file either.
     """
     if wanted and (Path(wanted) / "run.json").is_file():
         run = RunDir(Path(wanted))
     else:
         unreadable: list[str] = []
         runs = all_runs(root, unreadable.append)
-        run = _choose_run(runs, wanted, having) or _raise_unknown(wanted, root, runs, unreadable, or_file)
+        run = _choose_run(runs, wanted, having) or _raise_unknown(
+            wanted, root, runs, unreadable, or_file
+        )
     with suppress(FileNotFoundError, IsADirectoryError):  # it has not got as far as to have one
         open_regular(run.events).close()
     return run
 
 
-def _choose_run(runs: list[RunDir], wanted: str | None, having: Callable[[RunDir], bool] | None) -> RunDir | None:
-    """Return the run that `wanted` means, of these, the newest first. Raises UserError when it means several."""
+def _choose_run(
+    runs: list[RunDir], wanted: str | None, having: Callable[[RunDir], bool] | None
+) -> RunDir | None:
+    """Return the run that `wanted` means, of these, the newest first.
+
+    Raises UserError when it means several.
+    """
     name = wanted
     if not wanted and runs:
         name = runs[0].path.parent.name
@@ -80,7 +93,9 @@ def _first_having(runs: list[RunDir], having: Callable[[RunDir], bool] | None) -
 def _raise_unknown(
     wanted: str | None, root: Path, runs: list[RunDir], unreadable: list[str], or_file: bool
 ) -> NoReturn:
-    """Raise UserError for an unknown run, and for a missing file of that name; and what may be meant."""
+    """Raise UserError for an unknown run, and for a missing file of that name;
+    and what may be meant.
+    """
     if runs:
         reason = f'no run "{wanted}" in {root}'
     else:
@@ -129,7 +144,9 @@ def has_begun(run: RunDir) -> bool:
 
 
 def failure_report(run_dir: RunDir) -> str:
-    """Return the reason that a run has recorded for its end: what the user did wrong, as found while building it."""
+    """Return the reason that a run has recorded for its end: what the user did wrong,
+    as found while building it.
+    """
     records = event_log(run_dir.events).read_all()
     reasons = []
     for record in records:
@@ -149,11 +166,15 @@ def read_recorded_plan(run: RunDir) -> "Plan":
     except (OSError, ValueError):
         message = f"the plan of the run {run.id} cannot be read"
         where = Where(str(short(run.plan)))
-        raise UserError(Problem(message, where, "perhaps another version of hookflow wrote it")) from None
+        raise UserError(
+            Problem(message, where, "perhaps another version of hookflow wrote it")
+        ) from None
 
 
 class ScalarRow(NamedTuple):
-    """A number by its name, the iterations and epochs that were done then, and the time (seconds since 1970)."""
+    """A number by its name, the iterations and epochs that were done then,
+    and the time (seconds since 1970).
+    """
 
     iter: int
     epoch: int
@@ -163,12 +184,15 @@ class ScalarRow(NamedTuple):
 
 
 def scalars(run_dir: RunDir) -> list[ScalarRow]:
-    """Return what hooks have logged and validations have found, by iteration and name; of several ranks, rank 0's.
+    """Return what hooks have logged and validations have found, by iteration and name; of several
+    ranks, rank 0's.
 
-    Metrics are named "val/accuracy", "test/accuracy". Of iterations that were trained twice, the later attempt counts.
+    Metrics are named "val/accuracy", "test/accuracy". Of iterations that were trained twice, the
+    later attempt counts.
     """
     rows = scalar_rows(event_log(run_dir.events).read_all())
-    return sorted(rows, key=itemgetter(0, 1, 3))  # equal runs write their records at different moments
+    # Equal runs write their records at different moments.
+    return sorted(rows, key=itemgetter(0, 1, 3))
 
 
 def scalar_rows(records: "Iterable[Record]") -> list[ScalarRow]:
@@ -176,7 +200,8 @@ def scalar_rows(records: "Iterable[Record]") -> list[ScalarRow]:
     rows: dict[tuple[int, str], ScalarRow] = {}
     for record in records:
         match record["k"]:
-            case "run":  # what came after the checkpoint that an attempt resumes from is trained again
+            # What came after the checkpoint that an attempt resumes from is trained again.
+            case "run":
                 checkpoint = re.match(r"it(\d+)", record["resumed_from"] or "")
                 begin = 0
                 if checkpoint:
@@ -189,6 +214,8 @@ def scalar_rows(records: "Iterable[Record]") -> list[ScalarRow]:
             case "metrics":
                 for name, value in record["v"].items():
                     full_name = f"{record['split']}/{name}"
-                    row = ScalarRow(record["it"], record["ep"], record["t"], full_name, float(value))
+                    row = ScalarRow(
+                        record["it"], record["ep"], record["t"], full_name, float(value)
+                    )
                     rows[row.iter, row.name] = row
     return list(rows.values())

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class SavedCheckpoint:
     """A checkpoint of a run. A field that a damaged manifest lacks is None.
 
-    `damage` says why it cannot be used; it is empty for one that can. `exception` is the error after which it was
+    `damage` says why it cannot be used; it is empty for one that can. `exception` is the error
+    after which it was
     saved: no run resumes from such a one.
     """
 
@@ -49,7 +50,11 @@ def list_saved(run: RunDir, *, verify: bool = False) -> list[SavedCheckpoint]:
 
     With `verify` every file is compared with its checksum.
     """
-    from hookflow.runner.checkpoint.manifest import list_apart, list_checkpoints, names_by_checkpoint
+    from hookflow.runner.checkpoint.manifest import (
+        list_apart,
+        list_checkpoints,
+        names_by_checkpoint,
+    )
 
     names = names_by_checkpoint(run.checkpoints)
     paths = [*list_checkpoints(run.checkpoints), *list_apart(run.checkpoints)]

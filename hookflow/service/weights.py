@@ -1,4 +1,6 @@
-"""The weights of `[model.weights] use = "RUN:CHECKPOINT/ENTRY"`: found when a run is started, and recorded with it."""
+"""The weights of `[model.weights] use = "RUN:CHECKPOINT/ENTRY"`: found when a run is started,
+and recorded with it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def resolve_weights(loaded: Loaded) -> tuple[dict[str, WeightsSource], list[Problem]]:
-    """Return the weights that the models of a pipeline begin with, by their names; and what cannot be found.
+    """Return the weights that the models of a pipeline begin with, by their names; and what cannot
+    be found.
 
     Runs are looked for in `run.dir`. Weights of a file are left out.
     """
@@ -38,7 +41,8 @@ def resolve_weights(loaded: Loaded) -> tuple[dict[str, WeightsSource], list[Prob
 
 
 def find_weights(use: str, root: Path, model: str) -> WeightsSource:
-    """Return the weights that a text like "simclr:best" or "ddpm:best/ema" means, for a model of that name.
+    """Return the weights that a text like "simclr:best" or "ddpm:best/ema" means, for a model of
+    that name.
 
     Without an entry they are those of the model itself. Raises UserError where there are none.
     """
@@ -59,7 +63,11 @@ def find_weights(use: str, root: Path, model: str) -> WeightsSource:
     else:
         entry = f"model_{model}"
     manifest = read_manifest(folder)
-    entries = [Path(file).stem for file in manifest["files"] if file.startswith("model") and file.endswith(".pt")]
+    entries = [
+        Path(file).stem
+        for file in manifest["files"]
+        if file.startswith("model") and file.endswith(".pt")
+    ]
     is_sharded = ".metadata" in manifest["files"]
     if entry not in entries and len(entries) == 1 and not slash:
         entry = entries[0]  # a model that has a name here, and none there
@@ -72,7 +80,9 @@ def find_weights(use: str, root: Path, model: str) -> WeightsSource:
     if entry in entries:
         checksum = manifest["files"][f"{entry}.pt"]["sha256"]
     name = run_dir.path.parent.name
-    return WeightsSource(run_dir.id, name, folder.name, int(manifest["it"]), str(folder), entry, checksum)
+    return WeightsSource(
+        run_dir.id, name, folder.name, int(manifest["it"]), str(folder), entry, checksum
+    )
 
 
 def compare_weights(first: RunDir, other: RunDir) -> Iterator[str]:

@@ -44,7 +44,9 @@ def list_gpus() -> list[str]:
 
 
 def check_devices(sweep: Sweep) -> None:
-    """Raise UserError unless all trials compute on the CPU: a process that uses a GPU cannot be forked."""
+    """Raise UserError unless all trials compute on the CPU:
+    a process that uses a GPU cannot be forked.
+    """
     pipeline = sweep.loaded.pipeline
     devices = sweep.section.searched.get("run.device", [pipeline.run.device])
     if not isinstance(devices, list):
@@ -60,7 +62,9 @@ def check_devices(sweep: Sweep) -> None:
 
 @dataclass(slots=True)
 class TrialJob:
-    """A trial that trains: its process, unless an earlier sweep has started it, and what its log says."""
+    """A trial that trains: its process, unless an earlier sweep has started it,
+    and what its log says.
+    """
 
     trial: SweepTrial
     run: RunDir
@@ -73,13 +77,16 @@ class TrialJob:
 
 
 class SweepExecutor:
-    """Executes trials of a sweep, `jobs` at a time. `say` receives a line for each that begins or ends.
+    """Executes trials of a sweep, `jobs` at a time. `say` receives a line for each that begins or
+    ends.
 
-    With `in_process` the trials are forked from one process that has imported torch; `check_devices` says whether
-    they may be.
+    With `in_process` the trials are forked from one process that has imported torch;
+    `check_devices` says whether they may be.
     """
 
-    def __init__(self, sweep: Sweep, jobs: int, say: Callable[[str], object], *, in_process: bool = False) -> None:
+    def __init__(
+        self, sweep: Sweep, jobs: int, say: Callable[[str], object], *, in_process: bool = False
+    ) -> None:
         self._sweep = sweep
         self._jobs = jobs
         self._say = say
@@ -91,12 +98,15 @@ class SweepExecutor:
         self._doubts = False
         """Whether the metric has been doubted, which the first validation did not give."""
         self.asked: list[int] = []
-        """The signals that this process has received: no trial begins any more, and those that train get them."""
+        """The signals that this process has received: no trial begins any more,
+        and those that train get them.
+        """
 
     def execute(self, numbers: Sequence[int]) -> None:
         """Execute these trials, as far as they are not done; those that were interrupted go on.
 
-        Raises UserError where the folder of the sweep cannot be written any more, once those that train have ended.
+        Raises UserError where the folder of the sweep cannot be written any more, once those that
+        train have ended.
         """
         for signal_ in END_SIGNALS:
             signal.signal(signal_, lambda got, _: self.asked.append(got))
@@ -104,25 +114,40 @@ class SweepExecutor:
         active: list[TrialJob] = []
         try:
             if self._in_process and waiting:
-                self._server = TrialServer(self._sweep.path / "trial_server.log", self._make_environment(0))
+                self._server = TrialServer(
+                    self._sweep.path / "trial_server.log", self._make_environment(0)
+                )
             while active or (waiting and not self.asked):
                 while waiting and len(active) < self._jobs and not self.asked:
-                    free = next(slot for slot in range(self._jobs) if slot not in {job.slot for job in active})
+                    free = next(
+                        slot
+                        for slot in range(self._jobs)
+                        if slot not in {job.slot for job in active}
+                    )
                     active += filter(None, [self._begin(self._sweep.trial(waiting.pop(0)), free)])
                 time.sleep(POLL_PERIOD_SECONDS)
                 active = [job for job in active if not self._check_trial(job)]
         except OSError as error:
             self._end(active)
-            message = f"the sweep {self._sweep.id} cannot be recorded: {error.strerror}: {short(self._sweep.path)}"
-            hint = "the trials that were training have been ended at a safe point; each is a run that can be resumed"
+            message = (
+                f"the sweep {self._sweep.id} cannot be recorded: {error.strerror}:"
+                f" {short(self._sweep.path)}"
+            )
+            hint = (
+                "the trials that were training have been ended at a safe point; each is a run that"
+                " can be resumed"
+            )
             raise UserError(Problem(message, hint=hint)) from None
         finally:
             if self._server is not None:
                 self._server.close()
 
     def _end(self, jobs: Sequence[TrialJob]) -> None:
-        """End trials at their next safe point, as SIGTERM does, and wait for that; further signals are handed on."""
-        if not self.asked:  # else they have been asked already, and a second signal ends them at once
+        """End trials at their next safe point, as SIGTERM does, and wait for that;
+        further signals are handed on.
+        """
+        # Else they have been asked already, and a second signal ends them at once.
+        if not self.asked:
             self.asked.append(signal.SIGTERM)
         left = [*jobs]
         while left:
@@ -138,15 +163,21 @@ class SweepExecutor:
         return job.run.life() != "alive"
 
     def _begin(self, trial: SweepTrial, slot: int) -> TrialJob | None:
-        """Start the run of a trial, or resume it; None where that fails, or the run is over by now."""
+        """Start the run of a trial, or resume it; None where that fails,
+        or the run is over by now.
+        """
         sweep = self._sweep
-        if trial.state in ("running", "interrupted") and (run := RunDir(Path(trial.run))).path.is_dir():
+        if (
+            trial.state in ("running", "interrupted")
+            and (run := RunDir(Path(trial.run))).path.is_dir()
+        ):
             job = TrialJob(trial, run, slot, RunSummaryReader(run))
             if run.life() == "alive":
                 self._say(f"trial {trial.number}  goes on as {run.id}  {trial.text}")
                 return job
             seen = job.glance.read(time.time())
-            if seen.health.condition == "finished":  # the sweep was killed before it had recorded that
+            # The sweep was killed before it had recorded that.
+            if seen.health.condition == "finished":
                 self._record(job, seen)
                 return None
             self._start(job, "--resume")
@@ -200,7 +231,9 @@ class SweepExecutor:
             self._doubts = True
             self._say(f"warning: {self._describe_missing_metric(seen)}")
         if len(points) > len(job.trial.points):
-            job.trial = self._sweep.keep(replace(job.trial, points=points, value=self._sweep.best(points)))
+            job.trial = self._sweep.keep(
+                replace(job.trial, points=points, value=self._sweep.best(points))
+            )
             if not job.hopeless and self._sweep.should_prune(job.trial):
                 job.hopeless = True
                 send(job.run, "stop")
@@ -210,16 +243,24 @@ class SweepExecutor:
         """Send the process of a trial the next signal that it has not had."""
         if job.signals < len(self.asked):
             with suppress(ProcessLookupError, KeyError):
-                os.kill(job.child.pid if job.child else job.run.describe()["pid"], self.asked[job.signals])
+                os.kill(
+                    job.child.pid if job.child else job.run.describe()["pid"],
+                    self.asked[job.signals],
+                )
             job.signals += 1
 
     def _list_points(self, seen: RunSummary) -> list[float]:
-        return [value for _, value in seen.state.metrics.by_name.get(self._sweep.section.metric, ())]
+        return [
+            value for _, value in seen.state.metrics.by_name.get(self._sweep.section.metric, ())
+        ]
 
     def _describe_missing_metric(self, seen: RunSummary) -> str:
         metric = self._sweep.section.metric
         known = seen.state.metrics.by_name
-        return f'no validation has given the metric "{metric}"; {nearest_or_all(metric, known, "it has")}'
+        return (
+            f'no validation has given the metric "{metric}";'
+            f" {nearest_or_all(metric, known, 'it has')}"
+        )
 
     def _record(self, job: TrialJob, seen: RunSummary) -> None:
         """Write down how a trial has ended."""

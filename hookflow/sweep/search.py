@@ -1,4 +1,6 @@
-"""The search of a sweep: which values its next trial has, and which trials are not worth to go on, by optuna."""
+"""The search of a sweep: which values its next trial has,
+and which trials are not worth to go on, by optuna.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ State = Literal["waiting", "running", "finished", "pruned", "interrupted", "fail
 
 @dataclass(frozen=True, slots=True)
 class SweepTrial:
-    """A trial: its values by key, its run (a path), and what came of it: the best `value`, or the reason of a failure.
+    """A trial: its values by key, its run (a path), and what came of it: the best `value`, or the
+    reason of a failure.
 
     `points` are the values of the metric so far, one a validation.
     """
@@ -74,12 +77,26 @@ def draw_value(values: Sequence[Any] | SweepRange, generator: random.Random) -> 
     return min(max(rounded, low), high)
 
 
-OPTUNA_STATES = {"finished": "COMPLETE", "pruned": "PRUNED", "running": "RUNNING", "interrupted": "RUNNING"}
-PRUNER_NAMES = {"median": "Median", "halving": "SuccessiveHalving", "hyperband": "Hyperband", None: "Nop"}
-"""Optuna's names for the states of trials, and for its classes of pruners, to which "Pruner" is added."""
+OPTUNA_STATES = {
+    "finished": "COMPLETE",
+    "pruned": "PRUNED",
+    "running": "RUNNING",
+    "interrupted": "RUNNING",
+}
+PRUNER_NAMES = {
+    "median": "Median",
+    "halving": "SuccessiveHalving",
+    "hyperband": "Hyperband",
+    None: "Nop",
+}
+"""Optuna's names for the states of trials, and for its classes of pruners,
+to which "Pruner" is added.
+"""
 
 
-def suggest(section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], number: int) -> dict[str, Any]:
+def suggest(
+    section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], number: int
+) -> dict[str, Any]:
     """Return the values that the sampler chooses for a trial by the others."""
     study = _make_study(section, mode, trials, number)
     chosen = study.ask(_distributions(section)).params
@@ -93,14 +110,18 @@ def suggest(section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], num
     return suggested
 
 
-def should_prune(section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], trial: SweepTrial) -> bool:
+def should_prune(
+    section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], trial: SweepTrial
+) -> bool:
     """Say whether the pruner ends a trial at its latest value."""
     study = _make_study(section, mode, trials, trial.number)
     study.add_trial(_frozen(section, trial))
     return bool(study.pruner.prune(study, study.trials[-1]))
 
 
-def _make_study(section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], number: int) -> optuna.Study:
+def _make_study(
+    section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], number: int
+) -> optuna.Study:
     """Return the study of all trials but that of the number."""
     import optuna
 
@@ -146,11 +167,17 @@ def _distributions(section: SweepSection) -> dict[str, BaseDistribution]:
 
 
 def _make_distribution(values: Sequence[Any] | SweepRange) -> BaseDistribution:
-    """Return the distribution of a key; of a list it has the places, as optuna takes no lists and tables."""
+    """Return the distribution of a key; of a list it has the places,
+    as optuna takes no lists and tables.
+    """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if not isinstance(values, SweepRange):
         return CategoricalDistribution(range(len(values)))
     if values.integers:
-        return IntDistribution(int(values.low), int(values.high), log=values.log, step=int(values.step or 1))
-    return FloatDistribution(float(values.low), float(values.high), log=values.log, step=values.step)
+        return IntDistribution(
+            int(values.low), int(values.high), log=values.log, step=int(values.step or 1)
+        )
+    return FloatDistribution(
+        float(values.low), float(values.high), log=values.log, step=values.step
+    )

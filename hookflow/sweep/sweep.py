@@ -1,8 +1,9 @@
-"""Sweeps: runs of one pipeline with other values of some keys, their state in a directory, one process for each run.
+"""Sweeps: runs of one pipeline with other values of some keys, their state in a directory, one
+process for each run.
 
-A sweep is a folder beside its runs, `runs/<name>/sweep-<date>-<time>-<digits>/`: `sweep.json`, the pipeline, and a file
-for each trial. Each process that executes trials writes the files of its own trials alone, so tasks of Slurm share it.
-A study of optuna is built from these files each time.
+A sweep is a folder beside its runs, `runs/<name>/sweep-<date>-<time>-<digits>/`: `sweep.json`, the
+pipeline, and a file for each trial. Each process that executes trials writes the files of its own
+trials alone, so tasks of Slurm share it. A study of optuna is built from these files each time.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Sweep:
     def __init__(self, path: Path, loaded: Loaded) -> None:
         if loaded.pipeline.sweep is None:
             message = f"{loaded.source} has no table [sweep]"
-            raise UserError(Problem(message, hint='[sweep] with metric = "accuracy", and [sweep.grid]'))
+            raise UserError(
+                Problem(message, hint='[sweep] with metric = "accuracy", and [sweep.grid]')
+            )
         self.path = path
         self.loaded = loaded
         self.section: SweepSection = loaded.pipeline.sweep
@@ -69,7 +72,9 @@ class Sweep:
         """Return the sweep of a pipeline file, checked. Raises UserError with all that is wrong."""
         loaded = read_pipeline(file, overrides)
         name = f"{SWEEP_NAME_PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        sweep = cls(Path(loaded.pipeline.run.dir).absolute() / loaded.pipeline.run.name / name, loaded)
+        sweep = cls(
+            Path(loaded.pipeline.run.dir).absolute() / loaded.pipeline.run.name / name, loaded
+        )
         sweep.check()
         return sweep
 
@@ -81,14 +86,19 @@ class Sweep:
         try:
             (self.path / "trials").mkdir(parents=True, mode=0o700)
             write_whole(self.path / "pipeline.toml", dump(self.loaded.public))
-            write_whole(self.path / "sweep.json", json.dumps(facts | {"created": time.time()}, indent=1))
+            write_whole(
+                self.path / "sweep.json", json.dumps(facts | {"created": time.time()}, indent=1)
+            )
         except OSError as error:
             message = f"no sweep can be made in {self.folder}: {error.strerror}"
             raise UserError(Problem(message, self.loaded.places.of("run.dir"))) from None
 
     @classmethod
     def open(cls, path: Path) -> Sweep:
-        """Return a sweep that has begun. Raises UserError where it cannot be read, or its pipeline has changed."""
+        """Return a sweep that has begun.
+
+        Raises UserError where it cannot be read, or its pipeline has changed.
+        """
         try:
             facts = json.loads((path / "sweep.json").read_text("utf-8"))
             file = Path(facts["file"])
@@ -102,7 +112,11 @@ class Sweep:
         for key in before | after:
             if before.get(key) != after.get(key):
                 message = f"{key} has changed since the sweep {sweep.id} began"
-                raise UserError(Problem(message, sweep.loaded.places.of(key), "its trials would not be comparable"))
+                raise UserError(
+                    Problem(
+                        message, sweep.loaded.places.of(key), "its trials would not be comparable"
+                    )
+                )
         return sweep
 
     @classmethod
@@ -116,7 +130,10 @@ class Sweep:
         return cls.open(newest.parent)
 
     def lock(self, *, shared: bool) -> Locks:
-        """Lock the sweep until the returned locks are released. Raises UserError while another process has it."""
+        """Lock the sweep until the returned locks are released.
+
+        Raises UserError while another process has it.
+        """
         locks = try_lock(self.path, shared=shared)
         if locks is None:
             raise UserError(Problem(f"the sweep {self.id} is already running"))
@@ -143,7 +160,9 @@ class Sweep:
         """Raise UserError with each key and value that no trial could have."""
         problems: list[Problem] = []
         if self.section.optuna:
-            missing = missing_package("[sweep.optuna]", "optuna", "optuna", self.loaded.places.of("sweep.optuna"))
+            missing = missing_package(
+                "[sweep.optuna]", "optuna", "optuna", self.loaded.places.of("sweep.optuna")
+            )
             if missing:
                 problems.append(missing)
         problems += self._find_value_problems(imports)
@@ -152,13 +171,19 @@ class Sweep:
             raise UserError(problems)
 
     def _find_value_problems(self, imports: bool) -> list[Problem]:
-        """Return what is wrong with each key, and with the pipeline of each value; the other keys have their first."""
+        """Return what is wrong with each key, and with the pipeline of each value;
+        the other keys have their first.
+        """
         problems: list[Problem] = []
-        first = {key: next(iter(end_values(values))) for key, values in self.section.searched.items()}
+        first = {
+            key: next(iter(end_values(values))) for key, values in self.section.searched.items()
+        }
         for key, values in self.section.searched.items():
             if not _can_be_searched(key):
                 message = f'"{key}" is no key that a sweep can change'
-                problems.append(Problem(message, self._find_place(key), 'write one as "optimizer.args.lr"'))
+                problems.append(
+                    Problem(message, self._find_place(key), 'write one as "optimizer.args.lr"')
+                )
                 continue
             for value in end_values(values):
                 try:
@@ -172,16 +197,25 @@ class Sweep:
         problems = []
         for key, values in self.section.grid.items():
             listed = [repr(value) for value in values]  # 1 == True
-            repeated = [value for place, value in enumerate(values) if listed[place] in listed[:place]]
+            repeated = [
+                value for place, value in enumerate(values) if listed[place] in listed[:place]
+            ]
             if repeated:
-                message = f"{key} = {as_toml(repeated[0])} is listed twice, and would be trained twice"
+                message = (
+                    f"{key} = {as_toml(repeated[0])} is listed twice, and would be trained twice"
+                )
                 problems.append(Problem(message, self._find_place(key)))
         return problems
 
     def load(self, values: dict[str, Any], *, imports: bool = True) -> Loaded:
         """Return the pipeline with the values of a trial. Raises UserError."""
-        changes = [Override(f"{key}={as_toml(value)}", self._find_place(key)) for key, value in values.items()]
-        return read_pipeline(self.loaded.source, [*self.loaded.overrides, *changes], imports=imports)
+        changes = [
+            Override(f"{key}={as_toml(value)}", self._find_place(key))
+            for key, value in values.items()
+        ]
+        return read_pipeline(
+            self.loaded.source, [*self.loaded.overrides, *changes], imports=imports
+        )
 
     def _find_place(self, key: str) -> Where:
         if key == FOLD_KEY and self.section.folds is not None:
@@ -189,14 +223,19 @@ class Sweep:
         return self.loaded.places.of(("sweep", self.section.kind, key))
 
     def suggest(self, number: int) -> dict[str, Any]:
-        """Return the values of a trial; with optuna by the trials so far. Each setting has its folds in a row."""
+        """Return the values of a trial; with optuna by the trials so far.
+
+        Each setting has its folds in a row.
+        """
         if self.section.folds is None:
             return self._suggest_setting(number)
         setting, fold = divmod(number, self.section.folds)
         return self._suggest_setting(setting) | {FOLD_KEY: fold}
 
     def _suggest_setting(self, number: int) -> dict[str, Any]:
-        """Return the values of the keys that are searched; of those with folds, without the fold."""
+        """Return the values of the keys that are searched;
+        of those with folds, without the fold.
+        """
         section = self.section
         match section.kind:
             case "grid":
@@ -204,7 +243,9 @@ class Sweep:
                 return dict(zip(section.grid, combinations[number], strict=True))
             case "random":
                 generator = random.Random(f"{section.seed} {number}")  # noqa: S311  # nothing secret
-                return {key: draw_value(values, generator) for key, values in section.random.items()}
+                return {
+                    key: draw_value(values, generator) for key, values in section.random.items()
+                }
         return suggest(section, self.mode, self.trials(), number)
 
     def should_prune(self, trial: SweepTrial) -> bool:
@@ -222,7 +263,9 @@ class Sweep:
 
 
 def check_sweep(loaded: Loaded, *, imports: bool = True) -> None:
-    """Raise UserError where a trial of the sweep of a pipeline has no valid plan; a pipeline may have no sweep."""
+    """Raise UserError where a trial of the sweep of a pipeline has no valid plan;
+    a pipeline may have no sweep.
+    """
     if loaded.pipeline.sweep is not None:
         Sweep(Path(), loaded).check(imports=imports)
 
@@ -233,7 +276,9 @@ def _collect_fixed_values(pipeline: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_fixed(key: str) -> bool:
-    """Say whether a key must stay what it is while a sweep goes on: the number of folds tells which trial is which."""
+    """Say whether a key must stay what it is while a sweep goes on:
+    the number of folds tells which trial is which.
+    """
     return key == "sweep.folds" or not key.startswith(NOT_OF_TRAINING)
 
 

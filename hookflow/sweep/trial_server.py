@@ -1,11 +1,14 @@
-"""A process that has imported torch, and forks a training process for each trial: `hookflow sweep --in-process`.
+"""A process that has imported torch, and forks a training process for each trial: `hookflow sweep
+--in-process`.
 
-To start Python and to import torch takes seconds, and a small trial may train for less. The server does both once,
-and nothing else: it imports no code of the user's, computes nothing and draws no random number. A process that it
-forks is like a new process that has imported torch, and trains to the same bits.
+To start Python and to import torch takes seconds, and a small trial may train for less. The server
+does both once, and nothing else: it imports no code of the user's, computes nothing and draws no
+random number. A process that it forks is like a new process that has imported torch, and trains to
+the same bits.
 
-The sweep sends the arguments of a training, and the files for its output and its locks. The server answers with lines
-of JSON: `started` with the process, `refused` with a reason, and later `ended` with the process and its exit code.
+The sweep sends the arguments of a training, and the files for its output and its locks. The server
+answers with lines of JSON: `started` with the process, `refused` with a reason, and later `ended`
+with the process and its exit code.
 """
 
 from __future__ import annotations
@@ -67,10 +70,11 @@ class ForkedTraining:
 
 
 class TrialServer:
-    """The server, as the sweep sees it: it starts at once, in a session of its own, and ends when it is closed.
+    """The server, as the sweep sees it: it starts at once, in a session of its own, and ends when
+    it is closed.
 
-    Its output goes to the file `log`. It has the variables of `environment` besides those of this process.
-    Trainings that are under way when it ends go on.
+    Its output goes to the file `log`. It has the variables of `environment` besides those of this
+    process. Trainings that are under way when it ends go on.
     """
 
     def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
@@ -82,11 +86,18 @@ class TrialServer:
         with theirs, log.open("ab") as output:
             number = theirs.fileno()
             self._process = start_python(
-                SERVER_MODULE, str(number), output=output, descriptors=(number,), environment=environment
+                SERVER_MODULE,
+                str(number),
+                output=output,
+                descriptors=(number,),
+                environment=environment,
             )
 
     def start(self, run_dir: RunDir, *options: str) -> ForkedTraining:
-        """Start the training of a run with options of `hookflow.runner`. Raises UserError where that is refused."""
+        """Start the training of a run with options of `hookflow.runner`.
+
+        Raises UserError where that is refused.
+        """
         locks = claim(run_dir)
         try:
             began = time.time()
@@ -98,7 +109,9 @@ class TrialServer:
         finally:
             release(locks)  # the training has copies
 
-    def _request_fork(self, arguments: Sequence[str], output: IO[bytes], locks: Locks) -> ForkedTraining:
+    def _request_fork(
+        self, arguments: Sequence[str], output: IO[bytes], locks: Locks
+    ) -> ForkedTraining:
         message = json.dumps(arguments).encode()
         with suppress(OSError):  # the server is gone, which is found out below
             socket.send_fds(self._socket, [message], [output.fileno(), *locks])
@@ -109,10 +122,14 @@ class TrialServer:
                     raise UserError(Problem(answer["refused"]))
                 if "started" in answer:
                     return ForkedTraining(answer["started"], self)
-        raise UserError(Problem(f"the process that forks the trials is gone; see {short(self._log)}"))
+        raise UserError(
+            Problem(f"the process that forks the trials is gone; see {short(self._log)}")
+        )
 
     def exit_code_of(self, pid: int) -> int | None:
-        """Return the exit code of a training; None while it lives, and 1 where the server has gone before it."""
+        """Return the exit code of a training; None while it lives,
+        and 1 where the server has gone before it.
+        """
         while not self._is_gone and select.select([self._socket], [], [], 0)[0]:
             self._receive()
         if pid in self._exit_codes:
@@ -122,7 +139,9 @@ class TrialServer:
         return None
 
     def _receive(self) -> list[dict[str, Any]]:
-        """Wait for what the server says, note which trainings have ended, and return its other answers."""
+        """Wait for what the server says, note which trainings have ended,
+        and return its other answers.
+        """
         received = b""
         with suppress(OSError):
             received = self._socket.recv(MAX_MESSAGE)
@@ -151,15 +170,24 @@ def find_fork_obstacle() -> str:
     import torch
 
     if torch.cuda.is_initialized():
-        return "--in-process: CUDA is initialised in the process that forks the trials, and would fail in each of them"
-    others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+        return (
+            "--in-process: CUDA is initialised in the process that forks the trials, and would fail"
+            " in each of them"
+        )
+    others = [
+        thread.name for thread in threading.enumerate() if thread is not threading.main_thread()
+    ]
     if others:
-        return f"--in-process: the process that forks the trials has threads, which a fork would lose: {others[0]}"
+        return (
+            "--in-process: the process that forks the trials has threads, which a fork would lose:"
+            f" {others[0]}"
+        )
     return ""
 
 
 def wait_for_trial(connection: socket.socket) -> list[str] | None:
-    """Fork a process for each training that the sweep sends, and return its arguments, in that process.
+    """Fork a process for each training that the sweep sends, and return its arguments, in that
+    process.
 
     In the server itself it returns None, once the sweep is over or gone.
     """
@@ -196,7 +224,9 @@ def _fork_process() -> int:
 
 
 def _enter_training(arguments: list[str], files: Sequence[int]) -> list[str]:
-    """Give this process a session and the files of a training; return the arguments with the locks that it holds."""
+    """Give this process a session and the files of a training;
+    return the arguments with the locks that it holds.
+    """
     os.setsid()
     output, *locks = files
     os.dup2(output, 1)
@@ -206,7 +236,9 @@ def _enter_training(arguments: list[str], files: Sequence[int]) -> list[str]:
 
 
 def _report_ended(connection: socket.socket, children: set[int]) -> bool:
-    """Tell the sweep which of the forked processes have ended, and forget them; return whether it is still there."""
+    """Tell the sweep which of the forked processes have ended, and forget them;
+    return whether it is still there.
+    """
     is_there = True
     for pid in sorted(children):
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -226,7 +258,9 @@ def _tell(connection: socket.socket, answer: Mapping[str, int | str]) -> bool:
 
 
 def main() -> None:
-    """`python -m hookflow.sweep.trial_server SOCKET`: serve, and be each training that is forked."""
+    """`python -m hookflow.sweep.trial_server SOCKET`: serve,
+    and be each training that is forked.
+    """
     from hookflow.runner.attempt.main import execute, import_trainer, prepare_process
 
     prepare_process()

@@ -1,1 +1,3 @@
-"""Trials of a pipeline that keep nothing: dry run, observation, other orders of hooks, evaluation of a checkpoint."""
+"""Trials of a pipeline that keep nothing: dry run, observation, other orders of hooks,
+evaluation of a checkpoint.
+"""

@@ -1,8 +1,10 @@
-"""Find the unordered pairs of hooks whose order makes a difference, by trials that fire each pair both ways.
+"""Find the unordered pairs of hooks whose order makes a difference, by trials that fire each pair
+both ways.
 
-A trial is two epochs of two iterations, each with a validation, then a checkpoint that is read back, and the test if
-the run has one; it is fingerprinted at each point. Each trial builds its models, optimizers and hooks from the seed;
-the batches are fetched once. Triggers keep their `when` and lose their amounts, so that rare hooks fire too.
+A trial is two epochs of two iterations, each with a validation, then a checkpoint that is read
+back, and the test if the run has one; it is fingerprinted at each point. Each trial builds its
+models, optimizers and hooks from the seed; the batches are fetched once. Triggers keep their `when`
+and lose their amounts, so that rare hooks fire too.
 """
 
 import io
@@ -11,7 +13,14 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -83,7 +92,9 @@ class ValueProbe:
         self.visits: list[PointVisit] = []
         self._saved: dict[Path, Leaves] = {}
         for binding in make_probe_bindings(plan):
-            setattr(self, binding.method, partial(self._record_visit, binding.point, binding.takes[1:]))
+            setattr(
+                self, binding.method, partial(self._record_visit, binding.point, binding.takes[1:])
+            )
 
     def _record_visit(self, point: str, names: Sequence[str], run: Run, *offered: Any) -> None:
         leaves = dict(_of_run(run))
@@ -114,7 +125,9 @@ class ValueProbe:
 
         def watched(thing: Any, to: Any, *args: Any, **named: Any) -> None:
             if isinstance(to, str | os.PathLike) and current_thread() is main_thread():
-                self._saved[Path(to).absolute()] = dict(TensorFingerprints().of(thing, "files", os.fspath(to)))
+                self._saved[Path(to).absolute()] = dict(
+                    TensorFingerprints().of(thing, "files", os.fspath(to))
+                )
             save(thing, to, *args, **named)
 
         with patch.object(torch, "save", watched):
@@ -122,11 +135,19 @@ class ValueProbe:
 
 
 def make_probe_bindings(plan: Plan) -> list[Binding]:
-    """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at each point.
+    """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at
+    each point.
 
-    Effects of hooks inside the network show at the next point of the loop; at some points it looks for them always.
+    Effects of hooks inside the network show at the next point of the loop; at some points it looks
+    for them always.
     """
-    always = ("after_train_iter", "after_train_epoch", "after_val", "before_save_checkpoint", "after_run")
+    always = (
+        "after_train_iter",
+        "after_train_epoch",
+        "after_val",
+        "before_save_checkpoint",
+        "after_run",
+    )
     kinds = ("standard", "step", "own")
     points = []
     for point in plan.points:
@@ -139,7 +160,11 @@ def make_probe_bindings(plan: Plan) -> list[Binding]:
             takes = [name for name in point.offers if name in ARGUMENT_SLOTS]
         method = f"at_{point.name}"
         arguments = ("run", *takes)
-        result.append(Binding(PROBE_NAME, point.name, method, "whole", arguments, Trigger(), phase="last", id=id_))
+        result.append(
+            Binding(
+                PROBE_NAME, point.name, method, "whole", arguments, Trigger(), phase="last", id=id_
+            )
+        )
     return result
 
 
@@ -156,7 +181,9 @@ def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
 
 
 def _without_requesters(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is saved, without who has asked for it first: a stop is a stop, and a save a save."""
+    """Return what is saved, without who has asked for it first: a stop is a stop,
+    and a save a save.
+    """
     requests = dict(checkpoint.get("requests", {}))
     requests["saves"] = sorted(requests.get("saves", {}))
     for name in ("stop", "ended_by", "epoch_end"):
@@ -170,7 +197,8 @@ def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
         name = str(path.relative_to(folder))
         state = None
         if path.suffix in (".pt", ".pth", ".ckpt"):
-            with suppress(pickle.UnpicklingError, RuntimeError, EOFError, ValueError):  # not written by torch.save
+            # Not written by torch.save.
+            with suppress(pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
                 state = torch.load(path, map_location="cpu", weights_only=True)
         if state is None:
             yield ("files", name), of_bytes(path.read_bytes())
@@ -179,7 +207,9 @@ def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
 
 
 def _list_hook_files(folder: Path) -> list[Path]:
-    """Return the files that hooks have written in a run directory: all but those of the runner, sorted."""
+    """Return the files that hooks have written in a run directory:
+    all but those of the runner, sorted.
+    """
     run_dir = RunDir(folder)
     of_runner = {
         run_dir.events,
@@ -240,7 +270,10 @@ class FewBatches(RepeatedSource):
 
 @dataclass
 class TrialRunner:
-    """Makes trials of one pipeline. `count` is how many there have been, `seconds` how long they have taken."""
+    """Makes trials of one pipeline.
+
+    `count` is how many there have been, `seconds` how long they have taken.
+    """
 
     loaded: Loaded
     base: Path
@@ -266,7 +299,10 @@ class TrialRunner:
         return trace
 
     def again(self, plan: Plan, *, may_raise: bool = True) -> TrialTrace:
-        """Make a trial, whether there has been one or not. Exceptions propagate, unless it `may_raise`."""
+        """Make a trial, whether there has been one or not.
+
+        Exceptions propagate, unless it `may_raise`.
+        """
         if self.count >= MAX_TRIALS or self.seconds > MAX_SECONDS:
             raise TrialLimitError
         self.collect()
@@ -290,9 +326,14 @@ class TrialRunner:
         raised = ""
         try:
             parts = build(self.loaded, plan, self.base, say, splits=())
-            section = run.model_copy(update={"compile": False})  # it would take longer than all the rest
-            parts = replace(parts, section=section, data=self.data, hooks={**parts.hooks, PROBE_NAME: probe})
-            execute = partial(Trainer.train_once, test=run.test, epochs=TRIAL_EPOCHS, iters=TRIAL_ITERS)
+            # It would take longer than all the rest.
+            section = run.model_copy(update={"compile": False})
+            parts = replace(
+                parts, section=section, data=self.data, hooks={**parts.hooks, PROBE_NAME: probe}
+            )
+            execute = partial(
+                Trainer.train_once, test=run.test, epochs=TRIAL_EPOCHS, iters=TRIAL_ITERS
+            )
             with redirect_stdout(io.StringIO()), errors, probe.watch_saves():
                 _, recorded = in_temporary_run(
                     self.loaded, parts, plan_with_probe, execute, say, prints_failure=not may_raise
@@ -320,15 +361,23 @@ def _discard(*message: object) -> None:
 
 
 @contextmanager
-def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Iterator[TrialRunner]:
-    """Fetch the batches that trials need; `say` is given the messages of the first one. Files are relative to `base`.
+def trials(
+    loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]
+) -> Iterator[TrialRunner]:
+    """Fetch the batches that trials need; `say` is given the messages of the first one. Files are
+    relative to `base`.
 
-    Raises UserError where something cannot be built, or when there have been too many for an answer.
+    Raises UserError where something cannot be built, or when there have been too many for an
+    answer.
     """
     run = loaded.pipeline.run
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, _discard):
         whole = build(loaded, plan, base, _discard).data
-        most_batches = {"train": TRIAL_ITERS * run.accumulate.most, "val": TRIAL_BATCHES, "test": TRIAL_BATCHES}
+        most_batches = {
+            "train": TRIAL_ITERS * run.accumulate.most,
+            "val": TRIAL_BATCHES,
+            "test": TRIAL_BATCHES,
+        }
         data = {}
         for name, source in whole.items():
             num_batches = min(most_batches[split_of(name)], len(source))
@@ -346,7 +395,9 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
 
 
 def _collect_logged(recorded: Sequence[Record]) -> PointVisit:
-    """Return what hooks have logged, in all iterations; of one name the last number of each counts."""
+    """Return what hooks have logged, in all iterations;
+    of one name the last number of each counts.
+    """
     numbers: dict[str, dict[int, float]] = {}
     for record in recorded:
         if record["k"] == "scalars":
@@ -387,7 +438,9 @@ MAX_NAMED = 3
 
 
 def difference(a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf]) -> str:
-    """Return the difference between the trials of two orders in words, without noise; "" where they are equal."""
+    """Return the difference between the trials of two orders in words, without noise;
+    "" where they are equal.
+    """
     if a.raised != b.raised:
         texts = []
         if a.raised:
@@ -426,8 +479,12 @@ class VisitDifference:
     leaves: list[Leaf]
 
 
-def _visit_differences(a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf] = frozenset()) -> Iterator[VisitDifference]:
-    """Yield the visits after which values differ, up to where the trials do not fire the same points any more."""
+def _visit_differences(
+    a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf] = frozenset()
+) -> Iterator[VisitDifference]:
+    """Yield the visits after which values differ,
+    up to where the trials do not fire the same points any more.
+    """
     for in_a, in_b in zip(a.visits, b.visits, strict=False):
         if (in_a.point, in_a.iter) != (in_b.point, in_b.iter):
             return
@@ -440,7 +497,9 @@ def _visit_differences(a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf] = fr
 
 
 def _list_later_parts(differences: Sequence[VisitDifference], known: Collection[str]) -> list[str]:
-    """Return the parts, each once, that later visits differ in and the first one, in `known`, does not."""
+    """Return the parts, each once, that later visits differ in and the first one,
+    in `known`, does not.
+    """
     parts: list[str] = []
     for difference in differences:
         for leaf in difference.leaves:
@@ -451,7 +510,9 @@ def _list_later_parts(differences: Sequence[VisitDifference], known: Collection[
 
 
 def find_noise(a: TrialTrace, b: TrialTrace) -> frozenset[Leaf]:
-    """Return what differs between two trials of the same order: times, and what follows from them."""
+    """Return what differs between two trials of the same order: times,
+    and what follows from them.
+    """
     units: set[Leaf] = set()
     for visit_difference in _visit_differences(a, b):
         units.update(unit_of(leaf) for leaf in visit_difference.leaves)
@@ -459,7 +520,9 @@ def find_noise(a: TrialTrace, b: TrialTrace) -> frozenset[Leaf]:
 
 
 def unit_of(leaf: Leaf) -> Leaf:
-    """Return the unit that is noise or not: all values of a hook, which may depend on one another, or one value."""
+    """Return the unit that is noise or not: all values of a hook,
+    which may depend on one another, or one value.
+    """
     path = leaf
     if leaf[:2] == ("checkpoint", "hooks"):
         path = leaf[1:]
@@ -509,7 +572,9 @@ def _name_in_part(leaf: Leaf) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OrderDifference:
-    """The smallest change of the order that makes a difference: `pairs` are those that it turns, mostly one."""
+    """The smallest change of the order that makes a difference:
+    `pairs` are those that it turns, mostly one.
+    """
 
     pairs: tuple[OrderedPair, ...]
     difference: str
@@ -517,10 +582,11 @@ class OrderDifference:
 
 @dataclass(frozen=True, slots=True)
 class CommuteResult:
-    """The results of trials: the `steps` that differ, the pairs that make no difference (`same`), and the rest.
+    """The results of trials: the `steps` that differ, the pairs that make no difference (`same`),
+    and the rest.
 
-    `noise` differs between two trials of the same order, and so do hooks of the `leaking` pairs. `untried` pairs have
-    their reason.
+    `noise` differs between two trials of the same order, and so do hooks of the `leaking` pairs.
+    `untried` pairs have their reason.
     """
 
     steps: tuple[OrderDifference, ...]
@@ -532,8 +598,11 @@ class CommuteResult:
     seconds: float
 
 
-def run_commute_trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> CommuteResult:
-    """Try every pair that nothing orders. `say` takes the messages of the run; files are relative to `base`.
+def run_commute_trials(
+    loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]
+) -> CommuteResult:
+    """Try every pair that nothing orders. `say` takes the messages of the run; files are relative
+    to `base`.
 
     Exceptions in the order of the plan propagate, as in a dry run.
     """
@@ -578,7 +647,9 @@ def _format_noise(unit: Leaf) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """The results of turning pairs: the `steps` that differ, the equal pairs, and the untried ones with reasons."""
+    """The results of turning pairs: the `steps` that differ, the equal pairs,
+    and the untried ones with reasons.
+    """
 
     steps: list[OrderDifference]
     same: list[OrderedPair]
@@ -586,7 +657,10 @@ class SearchOutcome:
 
 
 class _OrderSearch:
-    """Compares orders of one pipeline. Differences between two trials of the same order are noise, and not compared."""
+    """Compares orders of one pipeline.
+
+    Differences between two trials of the same order are noise, and not compared.
+    """
 
     def __init__(self, runner: TrialRunner, plan: Plan, own_hooks: Collection[str] = ()) -> None:
         self._runner = runner
@@ -601,14 +675,22 @@ class _OrderSearch:
         unstable = sorted(noisy_parts & {"model", "grads", "optimizer", "lr", "rng"})
         if unstable:
             parts = " and ".join(unstable)
-            message = f"two runs of the same order differ in {parts}, so other orders cannot be judged"
-            raise UserError(Problem(message, hint="set run.deterministic = true, or look for what depends on the time"))
+            message = (
+                f"two runs of the same order differ in {parts}, so other orders cannot be judged"
+            )
+            raise UserError(
+                Problem(
+                    message,
+                    hint="set run.deterministic = true, or look for what depends on the time",
+                )
+            )
 
     def fires(self, pair: OrderedPair) -> bool:
         return {(pair.point, pair.first), (pair.point, pair.then)} <= self._first.fired
 
     def is_noisy(self, pair: OrderedPair) -> bool:
-        """Say whether noise may hide a difference between a pair: the state of one is noise, by code of the user.
+        """Say whether noise may hide a difference between a pair: the state of one is noise, by
+        code of the user.
 
         Built-in hooks keep nothing from trial to trial: their noise is the time.
         """
@@ -617,7 +699,9 @@ class _OrderSearch:
     def _find_smallest_steps(
         self, begin: Plan, swaps: Sequence[OrderedPair], low: int, high: int
     ) -> Iterator[OrderDifference]:
-        """Yield the smallest steps that differ between the orders after `low` and `high` swaps, by halving."""
+        """Yield the smallest steps that differ between the orders after
+        `low` and `high` swaps, by halving.
+        """
         a = self._runner.compiled(apply_swaps(begin, swaps[:low]))
         b = self._runner.compiled(apply_swaps(begin, swaps[:high]))
         if not difference(self._runner.of(a), self._runner.of(b), self.noise):
@@ -632,8 +716,11 @@ class _OrderSearch:
                 yield step
 
     def _confirm_step(self, a: Plan, b: Plan) -> OrderDifference | None:
-        """Return the step between two orders if it makes the same difference once more, the declared order first."""
-        if find_turned(a, b)[0] not in find_turned(self._plan, b):  # it has been turned before, and this turns it back
+        """Return the step between two orders if it makes the same difference once more,
+        the declared order first.
+        """
+        # It has been turned before, and this turns it back.
+        if find_turned(a, b)[0] not in find_turned(self._plan, b):
             a, b = b, a
         noise_of_a = find_noise(self._runner.of(a), self._runner.again(a))
         noise_of_b = find_noise(self._runner.of(b), self._runner.again(b))
@@ -644,10 +731,12 @@ class _OrderSearch:
         return OrderDifference(tuple(find_turned(a, b)), text)
 
     def all(self, pairs: Sequence[OrderedPair]) -> SearchOutcome:
-        """Turn each of these pairs once; return the steps that differ, the equal pairs, and the untried with reasons.
+        """Turn each of these pairs once; return the steps that differ, the equal pairs, and the
+        untried with reasons.
 
-        Each round turns all pairs that stand side by side, as in a sort. Then it turns the differing ones back: the
-        next round starts from an order with the results of the declared one.
+        Each round turns all pairs that stand side by side, as in a sort. Then it turns the
+        differing ones back: the next round starts from an order with the results of the declared
+        one.
         """
         left = dict.fromkeys(pairs)  # a set that keeps its order
         steps: list[OrderDifference] = []
@@ -684,7 +773,9 @@ class _OrderSearch:
         return SearchOutcome(steps, same, [(pair, reason) for pair in (*stuck, *left)])
 
     def _with_neighbours(self, order: Plan, pairs: Collection[OrderedPair]) -> Plan | None:
-        """Return an order in which some of the pairs stand side by side: this one, the declared one, or another."""
+        """Return an order in which some of the pairs stand side by side: this one,
+        the declared one, or another.
+        """
         for begin in (order, self._plan):
             if find_neighbours(begin, pairs):
                 return begin

@@ -32,11 +32,30 @@ from hookflow.trials.run_tensors import (
     mark,
 )
 
-OVERWRITING_OPERATORS = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "set_", "resize_",
-             "_foreach_copy_", "_foreach_zero_"}  # fmt: skip
+OVERWRITING_OPERATORS = {
+    "copy_",
+    "fill_",
+    "zero_",
+    "normal_",
+    "uniform_",
+    "bernoulli_",
+    "random_",
+    "set_",
+    "resize_",
+    "_foreach_copy_",
+    "_foreach_zero_",
+}
 """Operators that write a tensor and do not look at what was in it."""
 
-CONTENT_METHODS = {"numpy", "tolist", "__array__", "__reduce_ex__", "storage", "untyped_storage", "_typed_storage"}
+CONTENT_METHODS = {
+    "numpy",
+    "tolist",
+    "__array__",
+    "__reduce_ex__",
+    "storage",
+    "untyped_storage",
+    "_typed_storage",
+}
 """Methods that give the contents away without an operator."""
 
 
@@ -86,7 +105,9 @@ KEYED_SLOTS = ("outputs", "metrics", "checkpoint")
 
 @dataclass(slots=True)
 class FiringFrame:
-    """A firing that is under way: the slots at each address in memory, and how everything was marked before."""
+    """A firing that is under way: the slots at each address in memory,
+    and how everything was marked before.
+    """
 
     binding: Binding
     offered: Mapping[str, Any]
@@ -99,7 +120,9 @@ class FiringFrame:
 
 @dataclass(frozen=True, slots=True)
 class WatchedMetrics:
-    """Metrics of the run, kept alive so that their id stays unique; their watched copy, and how hooks get it."""
+    """Metrics of the run, kept alive so that their id stays unique; their watched copy,
+    and how hooks get it.
+    """
 
     original: Mapping[str, Any]
     watched: WatchedDict
@@ -107,7 +130,10 @@ class WatchedMetrics:
 
 
 class HookObserver:
-    """Watches the hooks of one run, in its process and thread. `begin` before they are called, `end` afterwards."""
+    """Watches the hooks of one run, in its process and thread.
+
+    `begin` before they are called, `end` afterwards.
+    """
 
     def __init__(self, plan: Plan, parts: RunComponents) -> None:
         self._plan = plan
@@ -117,7 +143,10 @@ class HookObserver:
         self._tensors = RunTensors(parts)
         self.by_content = self._tensors.by_content
         self._firings = Counter[int]()
-        self._touched: dict[Verb, dict[int, set[str]]] = {"reads": defaultdict(set), "writes": defaultdict(set)}
+        self._touched: dict[Verb, dict[int, set[str]]] = {
+            "reads": defaultdict(set),
+            "writes": defaultdict(set),
+        }
         """The slots that the firings of each binding have touched so far."""
         self._frames: list[FiringFrame] = []
         self._looking = False
@@ -142,7 +171,11 @@ class HookObserver:
         def watched(offered: Sequence[Any]) -> object:
             provided = []
             for name, value in zip(names, offered, strict=True):
-                if name in KEYED_SLOTS and name in binding.takes and isinstance(value, dict | MappingProxyType):
+                if (
+                    name in KEYED_SLOTS
+                    and name in binding.takes
+                    and isinstance(value, dict | MappingProxyType)
+                ):
                     value = self.watch(name, value)
                 provided.append(value)
             self._enter(FiringFrame(binding, dict(zip(names, provided, strict=True))))
@@ -172,7 +205,9 @@ class HookObserver:
             self._touched[verb][self._frames[-1].binding.id].add(slot)
 
     def watch(self, root: str, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a mapping that notes who touches it; of metrics the same for the same, since hooks compare them."""
+        """Return a mapping that notes who touches it; of metrics the same for the same,
+        since hooks compare them.
+        """
         known = self._metrics.get(id(mapping))
         if known is not None:
             if root == "metrics":
@@ -211,7 +246,9 @@ class HookObserver:
         return note
 
     def _record_memory(self, verb: Verb, memory: int) -> None:
-        """Note the slots at an address in memory that the hook which is being called has read or written."""
+        """Note the slots at an address in memory that the hook which is
+        being called has read or written.
+        """
         if not self._looking and self._frames and memory:
             for slot in self._frames[-1].at.get(memory, ()):
                 self.note(verb, slot)

@@ -1,4 +1,6 @@
-"""The tensors of a run by slot, with marks and fingerprints, and the dicts and calls that hooks change."""
+"""The tensors of a run by slot, with marks and fingerprints,
+and the dicts and calls that hooks change.
+"""
 
 import random
 import threading
@@ -33,7 +35,10 @@ class WatchedDict(dict[str, Any]):
     """A dict that notes reads and writes, and writes to `original` too, if it is given."""
 
     def __init__(
-        self, content: Mapping[str, Any], note: Note, original: MutableMapping[str, Any] | None = None
+        self,
+        content: Mapping[str, Any],
+        note: Note,
+        original: MutableMapping[str, Any] | None = None,
     ) -> None:
         super().__init__(content)
         self._note = note
@@ -112,7 +117,16 @@ def _make_reading_method(name: str) -> Any:
     return read
 
 
-for _name in ("__iter__", "__reversed__", "keys", "values", "items", "__eq__", "__ne__", "__repr__"):
+for _name in (
+    "__iter__",
+    "__reversed__",
+    "keys",
+    "values",
+    "items",
+    "__eq__",
+    "__ne__",
+    "__repr__",
+):
     setattr(WatchedDict, _name, _make_reading_method(_name))
 
 WRITING_METHODS = {
@@ -129,7 +143,10 @@ WRITING_METHODS = {
 
 
 class WatchedTask:
-    """A proxy of the task. Its attributes are slots, `task.<name>`; accesses within its methods are not recorded."""
+    """A proxy of the task.
+
+    Its attributes are slots, `task.<name>`; accesses within its methods are not recorded.
+    """
 
     def __init__(self, task: Any, observer: Any) -> None:
         vars(self).update(_task=task, _observer=observer)
@@ -151,7 +168,8 @@ class WatchedTask:
 class WatchedRun:
     """A proxy of the run, which notes each access with an `Observer`.
 
-    Private attributes that hooks set on it are set on the run, and are slots `run.<name>`; others it refuses.
+    Private attributes that hooks set on it are set on the run, and are slots `run.<name>`; others
+    it refuses.
     """
 
     def __init__(self, run: Any, observer: Any) -> None:
@@ -223,8 +241,18 @@ _SYNCHRONIZATION_TYPES = (
     threading.Condition,
     threading.Event,
 )
-_OPAQUE_MODULES = ("hookflow.runner.", "torch.", "builtins", "types", "functools", "inspect", "_thread")
-"""Modules of objects that have no state of the user's; what FSDP keeps beside a network must stay as it is."""
+_OPAQUE_MODULES = (
+    "hookflow.runner.",
+    "torch.",
+    "builtins",
+    "types",
+    "functools",
+    "inspect",
+    "_thread",
+)
+"""Modules of objects that have no state of the user's;
+what FSDP keeps beside a network must stay as it is.
+"""
 _INSPECTED_MODULES = ("hookflow.runner.data.", "torch.utils.data.", "torch.amp.", "torch.cuda.amp.")
 """Those among the opaque modules whose objects do have state of the user's."""
 
@@ -248,7 +276,9 @@ SCALAR_TYPES = (
 
 
 class TensorFingerprints:
-    """Looks into objects as far as they are the user's; what is `known` is looked into elsewhere, and not here."""
+    """Looks into objects as far as they are the user's;
+    what is `known` is looked into elsewhere, and not here.
+    """
 
     def __init__(self, known: Iterable[Any] = ()) -> None:
         self._seen = {id(thing): thing for thing in known}
@@ -314,7 +344,9 @@ COLLECTION_TYPES = (Mapping, list, tuple, set, frozenset, deque)
 
 
 def iter_held(thing: Any, *, newest: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield what a thing holds, each with its name in it; of a list with `newest` the last item first."""
+    """Yield what a thing holds, each with its name in it;
+    of a list with `newest` the last item first.
+    """
     match thing:
         case Mapping():
             yield from _items_of_mapping(thing)
@@ -344,7 +376,9 @@ def _items_of_mapping(mapping: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _items_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters, buffers and modules of a module, and the attributes of its class's own."""
+    """Yield the parameters, buffers and modules of a module,
+    and the attributes of its class's own.
+    """
     yield from module._parameters.items()
     yield from module._buffers.items()
     yield from module._modules.items()
@@ -354,7 +388,9 @@ def _items_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 MAX_COMPARED_BYTES = 8 * 2**20
-"""The largest sum of tensors whose contents are compared: of the network, its gradients and its optimizers."""
+"""The largest sum of tensors whose contents are compared: of the network,
+its gradients and its optimizers.
+"""
 
 MAX_DEPTH = 6
 """How deep attributes are looked into."""
@@ -366,37 +402,56 @@ OPAQUE_TYPES = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 
 def mark_of_tensor(tensor: Tensor, *, content: bool = False) -> Hashable:
-    """Return the mark of a tensor, with a checksum of its `content` if asked and if it is in the host's memory."""
+    """Return the mark of a tensor, with a checksum of its `content` if asked and
+    if it is in the host's memory.
+    """
     if tensor.is_inference():  # which counts no versions
         version = -1
     else:
         version = tensor._version
     checksum = 0
-    if content and tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel():
+    if (
+        content
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.numel()
+    ):
         flat = tensor.detach().contiguous().view(-1)
         checksum = zlib.crc32(flat.view(torch.uint8).numpy().data)
     return id(tensor), version, address(tensor), checksum
 
 
 def address(tensor: Tensor) -> int:
-    """Return where the memory begins that a tensor shares with its views; 0 where it has none of its own."""
+    """Return where the memory begins that a tensor shares with its views;
+    0 where it has none of its own.
+    """
     with suppress(RuntimeError, NotImplementedError):
         return tensor.untyped_storage().data_ptr()
     return 0
 
 
 def mark(
-    value: Any, opaque: Set[int] = frozenset(), depth: int = MAX_DEPTH, left: Iterator[int] | None = None
+    value: Any,
+    opaque: Set[int] = frozenset(),
+    depth: int = MAX_DEPTH,
+    left: Iterator[int] | None = None,
 ) -> Hashable:
-    """Return the mark of any value, which looks into no more objects than are `left`, and no deeper than `depth`.
+    """Return the mark of any value, which looks into no more objects than are `left`, and no deeper
+    than `depth`.
 
-    Objects beyond that are compared by identity, and so are those whose ids and addresses are in `opaque`.
+    Objects beyond that are compared by identity, and so are those whose ids and addresses are in
+    `opaque`.
     """
     if left is None:
         left = iter(range(MAX_VALUES))
     if isinstance(value, SCALAR_TYPES):
         return type(value), repr(value)
-    if id(value) in opaque or depth == 0 or isinstance(value, OPAQUE_TYPES) or next(left, None) is None:
+    if (
+        id(value) in opaque
+        or depth == 0
+        or isinstance(value, OPAQUE_TYPES)
+        or next(left, None) is None
+    ):
         return id(value)
     match value:
         case Tensor() if address(value) in opaque:
@@ -412,7 +467,9 @@ def mark(
         items = enumerate(value)
     else:
         items = iter_held(value, newest=True)
-    marks = tuple((name, mark(item, opaque, depth - 1, left)) for name, item in islice(items, MAX_VALUES))
+    marks = tuple(
+        (name, mark(item, opaque, depth - 1, left)) for name, item in islice(items, MAX_VALUES)
+    )
     if isinstance(value, COLLECTION_TYPES):
         return type(value), len(value), marks
     return id(value), getattr(value, "training", None), marks
@@ -427,7 +484,9 @@ LEARNING_RATE_KEYS = (LEARNING_RATE, "initial_lr")
 
 
 def format_slot(kind: str, name: str) -> str:
-    """Return the slot of a part of the run; that of the only part, which has no name, is the whole."""
+    """Return the slot of a part of the run; that of the only part,
+    which has no name, is the whole.
+    """
     if name in ("model", "optimizer"):
         return kind
     return f"{kind}.{name}"
@@ -436,7 +495,8 @@ def format_slot(kind: str, name: str) -> str:
 def iter_trained_values(
     models: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
 ) -> Iterator[tuple[str, str, Path, Any]]:
-    """Yield the values that a run trains: kind of slot, name of the model or the optimizer, path, value.
+    """Yield the values that a run trains: kind of slot, name of the model or the optimizer, path,
+    value.
 
     The kinds are "model", "grads", "optimizer" and "lr". Paths are unique within a kind.
     """
@@ -460,7 +520,8 @@ def iter_trained_values(
 def _values_of_optimizer(
     optimizer: Optimizer, prefix: str, names: Mapping[int, str]
 ) -> Iterator[tuple[str, Path, Any]]:
-    """Yield what an optimizer's groups hold, and what it keeps for each parameter: kind of slot, path, value.
+    """Yield what an optimizer's groups hold, and what it keeps for each parameter: kind of slot,
+    path, value.
 
     `names` are those of the models' parameters by their id.
     """
@@ -478,7 +539,9 @@ def _values_of_optimizer(
 
 
 def _prefix(owner: str, owners: Mapping[str, object]) -> str:
-    """Return what the names in a model or an optimizer begin with: its own name, if there are several."""
+    """Return what the names in a model or an optimizer begin with: its own name,
+    if there are several.
+    """
     if len(owners) > 1:
         return f"{owner}."
     return ""
@@ -497,7 +560,9 @@ class RunTensors:
                 self._model_of[id(parameter)] = name
         num_bytes = sum(tensor.nbytes for _, tensor in self)
         self.by_content = 4 * num_bytes <= MAX_COMPARED_BYTES
-        """Whether contents are compared: with gradients and the optimizers' state it may be four times as much."""
+        """Whether contents are compared: with gradients and the optimizers'
+        state it may be four times as much.
+        """
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor with its slot."""
@@ -547,7 +612,9 @@ class RunTensors:
                     groups[k] = group.copy_unwatched()
 
 
-def _record_key(note: Callable[[Verb, str], None], optimizer: str, verb: Verb, key: str | None) -> None:
+def _record_key(
+    note: Callable[[Verb, str], None], optimizer: str, verb: Verb, key: str | None
+) -> None:
     """Note the slots of a key of a parameter group; None stands for all keys."""
     if key in LEARNING_RATE_KEYS or key is None:
         note(verb, format_slot(LEARNING_RATE, optimizer))
@@ -556,7 +623,9 @@ def _record_key(note: Callable[[Verb, str], None], optimizer: str, verb: Verb, k
 
 
 def _is_object(thing: Any) -> bool:
-    """Say whether something is an object of the user's, or of a library that he uses, with attributes of its own."""
+    """Say whether something is an object of the user's, or of a library that he uses,
+    with attributes of its own.
+    """
     if not hasattr(thing, "__dict__") or isinstance(thing, _STATELESS_SOURCES):
         return False
     if callable(getattr(thing, "__get__", None)):  # a descriptor

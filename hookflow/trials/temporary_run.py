@@ -1,4 +1,6 @@
-"""Runs that keep nothing: a dry run, the run that `check --observe` watches, the evaluation of a checkpoint."""
+"""Runs that keep nothing: a dry run, the run that `check --observe` watches,
+the evaluation of a checkpoint.
+"""
 
 import tempfile
 import time
@@ -53,7 +55,9 @@ def count_firings(recorded: Sequence[Record]) -> Counter[int]:
     return result
 
 
-def find_silent_bindings(parts: RunComponents, plan: Plan, recorded: Sequence[Record]) -> Iterator[SilentBinding]:
+def find_silent_bindings(
+    parts: RunComponents, plan: Plan, recorded: Sequence[Record]
+) -> Iterator[SilentBinding]:
     """Yield each binding that has not fired, and each that has raised, with the reason."""
     fired = count_firings(recorded)
     errors: dict[tuple[str, str], str] = {}  # by hook and point
@@ -68,7 +72,9 @@ def find_silent_bindings(parts: RunComponents, plan: Plan, recorded: Sequence[Re
         elif not fired[binding.id] and binding.hook in disabled_hooks:
             yield SilentBinding(binding.hook, binding.point, "switched off: it has raised")
         elif not fired[binding.id]:
-            yield SilentBinding(binding.hook, binding.point, _find_silence_reason(parts, plan, binding))
+            yield SilentBinding(
+                binding.hook, binding.point, _find_silence_reason(parts, plan, binding)
+            )
 
 
 NO_VAL = "there is no [data.val]"
@@ -99,7 +105,9 @@ def _find_silence_reason(parts: RunComponents, plan: Plan, binding: Binding) -> 
         return "it is a point of hookflow predict"
     if binding.point == "on_exception":
         return "nothing has raised"
-    return SILENCE_REASONS.get(plan.points[binding.point].kind, "the first iteration did not come to it")
+    return SILENCE_REASONS.get(
+        plan.points[binding.point].kind, "the first iteration did not come to it"
+    )
 
 
 TRIAL_EPOCHS = TRIAL_ITERS = TRIAL_BATCHES = 2
@@ -107,7 +115,8 @@ TRIAL_EPOCHS = TRIAL_ITERS = TRIAL_BATCHES = 2
 
 
 def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
-    """Return the plan with every binding due each time, so that a hook fires that would come only after hours.
+    """Return the plan with every binding due each time, so that a hook fires that would come only
+    after hours.
 
     With `keep_when`, only where its `when` holds, as in the run itself.
     """
@@ -121,7 +130,9 @@ def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
 
 
 def limit_batches(parts: RunComponents, batches: int, option: str) -> RunComponents:
-    """Return the parts with so many batches for a validation and a test; `option` has limited them."""
+    """Return the parts with so many batches for a validation and a test;
+    `option` has limited them.
+    """
     data = dict(parts.data)
     for name, source in parts.data.items():
         if name != "train":
@@ -142,20 +153,32 @@ def in_temporary_run(
     observer: HookObserver | None = None,
     prints_failure: bool = True,
 ) -> tuple[Result, list[Record]]:
-    """Let `execute` use a trainer and the store of its checkpoints; return what comes of it, and what was recorded.
+    """Let `execute` use a trainer and the store of its checkpoints; return what comes of it, and
+    what was recorded.
 
-    `say` is given the messages; `observer`, if any, watches the hooks. The sources are closed. Exceptions propagate; a
-    traceback is printed unless the pipeline is at fault or `prints_failure` is off.
+    `say` is given the messages; `observer`, if any, watches the hooks. The sources are closed.
+    Exceptions propagate; a traceback is printed unless the pipeline is at fault or `prints_failure`
+    is off.
     """
     with tempfile.TemporaryDirectory(prefix="hookflow-", dir=find_temporary_folder()) as folder:
         run_dir = RunDir(Path(folder))
-        run_dir.pipeline.write_text(dump(loaded.public), "utf-8")  # hooks of other frameworks show it as their config
+        # Hooks of other frameworks show it as their config.
+        run_dir.pipeline.write_text(dump(loaded.public), "utf-8")
         recorder = EventRecorder(run_dir, lambda command: None, prints_failure=prints_failure)
         recorder.start()
         try:
             state = RunState()
             store = CheckpointStore(run_dir.checkpoints)
-            trainer = Trainer(parts, plan, run_dir, store, recorder, SignalCollector(state), RankConsensus(), observer)
+            trainer = Trainer(
+                parts,
+                plan,
+                run_dir,
+                store,
+                recorder,
+                SignalCollector(state),
+                RankConsensus(),
+                observer,
+            )
             trainer.run.is_temporary = True
             result = call_explaining_worker_errors(partial(execute, trainer, store))
         except Exception as error:
@@ -190,7 +213,8 @@ class DryRun:
 
 
 def run_dry(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> DryRun:
-    """Do everything once; `say` takes lines for people. Files of the pipeline are relative to `base`.
+    """Do everything once; `say` takes lines for people. Files of the pipeline are relative to
+    `base`.
 
     Exceptions propagate, with a traceback unless the pipeline is at fault.
     """
@@ -230,7 +254,8 @@ class ObservationResult:
 
 
 def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> ObservationResult:
-    """Train for a few iterations and watch; `say` takes lines for people. Files of the pipeline are relative to `base`.
+    """Train for a few iterations and watch; `say` takes lines for people. Files of the pipeline are
+    relative to `base`.
 
     Exceptions outside of hooks propagate; a traceback is printed unless the pipeline is at fault.
     """
@@ -261,8 +286,11 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     )
 
 
-def measure_copies(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> dict[str, tuple[int, float]]:
-    """Return for each offloaded hook the bytes and the milliseconds of its largest copy, in a training of a few steps.
+def measure_copies(
+    loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]
+) -> dict[str, tuple[int, float]]:
+    """Return for each offloaded hook the bytes and the milliseconds of its largest copy, in a
+    training of a few steps.
 
     Files of the pipeline are relative to `base`. A hook that has not fired has no entry.
     """
@@ -294,7 +322,9 @@ def measure_copies(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., No
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult(Generic[Result]):
-    """The `result` of a checkpoint on some data, and how far its training was: iterations and epochs done."""
+    """The `result` of a checkpoint on some data, and how far its training was:
+    iterations and epochs done.
+    """
 
     it: int
     ep: int
@@ -314,12 +344,14 @@ def with_checkpoint(
     single: bool = False,
     without: Sequence[str] = (),
 ) -> EvaluationResult[Result]:
-    """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint, and the pipeline that it was saved with.
+    """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint, and the pipeline that it
+    was saved with.
 
-    The data are a split ("val") or one of its sets ("val.ood"); a `single` set where several have no common rows.
-    `overrides` are laid over the pipeline, and hooks and groups in `without` are off. The run's directory is only read:
-    what hooks log goes to a temporary folder. Exceptions propagate; a traceback is printed where a hook raised. Raises
-    UserError when there are no such data.
+    The data are a split ("val") or one of its sets ("val.ood"); a `single` set where several have
+    no common rows. `overrides` are laid over the pipeline, and hooks and groups in `without` are
+    off. The run's directory is only read: what hooks log goes to a temporary folder. Exceptions
+    propagate; a traceback is printed where a hook raised. Raises UserError when there are no such
+    data.
     """
     recorded = short(checkpoint.absolute() / run_dir.pipeline.name)
     loaded = load(recorded, overrides, without=without, recorded=True)
@@ -343,6 +375,9 @@ def with_checkpoint(
 
     with torch_settings(loaded.pipeline.run, say):
         parts = build(loaded, plan, base, say, [split_of(name)], fresh=False)
-        parts = replace(parts, data=dict(iter_sources(parts.data)))  # of several training sets one alone may be wanted
+        # Of several training sets one alone may be wanted.
+        parts = replace(parts, data=dict(iter_sources(parts.data)))
         (result, state), _ = in_temporary_run(loaded, parts, plan, with_state, say)
-    return EvaluationResult(state.iter, state.epoch, {name: parts.data[name].info for name in sets}, result)
+    return EvaluationResult(
+        state.iter, state.epoch, {name: parts.data[name].info for name in sets}, result
+    )

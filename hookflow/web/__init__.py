@@ -1,1 +1,4 @@
-"""The dashboard in a browser of this machine, by textual-serve. The core imports nothing of this."""
+"""The dashboard in a browser of this machine, by textual-serve.
+
+The core imports nothing of this.
+"""

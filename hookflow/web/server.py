@@ -1,9 +1,10 @@
 """The server of a dashboard in a browser of this machine; `hookflow watch --web` starts it.
 
-Each tab has a viewer process of its own, as a terminal would. The server listens on the loopback address alone.
-Access needs a secret of the person at the terminal: a token in the address that is printed there, which opens the
-dashboard once and gives the browser a cookie. The name in the address and the origin are checked, too, so that no
-other page that the browser shows gets in, whatever name it gives this machine.
+Each tab has a viewer process of its own, as a terminal would. The server listens on the loopback
+address alone. Access needs a secret of the person at the terminal: a token in the address that is
+printed there, which opens the dashboard once and gives the browser a cookie. The name in the
+address and the origin are checked, too, so that no other page that the browser shows gets in,
+whatever name it gives this machine.
 """
 
 import asyncio
@@ -35,9 +36,11 @@ MAX_CELLS = 1000
 
 SECURITY_HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "font-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self';"
+        " img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none';"
+        " frame-ancestors 'none'"
+    ),
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -53,7 +56,10 @@ PAGE_TEMPLATE = """\
 <link rel="icon" href="data:,"/>
 <script src="/static/js/textual.js"></script>
 <style>
-body {{ margin: 0; background: #0e1116; color: #d0d6dd; font: 16px/1.5 ui-monospace, Menlo, Consolas, monospace; }}
+body {{
+  margin: 0; background: #0e1116; color: #d0d6dd;
+  font: 16px/1.5 ui-monospace, Menlo, Consolas, monospace;
+}}
 p {{ display: none; padding: 2em; }}
 a {{ color: #56b4e9; }}
 body.-closed p {{ display: block; }}
@@ -77,7 +83,8 @@ def _is_equal(provided: str, secret: str) -> bool:
 
 
 class AccessGuard:
-    """Lets in the browser that brings the token, which is good for one time, and knows it again by a cookie.
+    """Lets in the browser that brings the token, which is good for one time, and knows it again by
+    a cookie.
 
     The cookie is of one secret path: a cookie is sent to all ports of a machine, and other servers
     there may be another's.
@@ -103,7 +110,10 @@ class AccessGuard:
         return ""
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Take the token. The browser goes on to the dashboard from a page of ours, so that it sends the cookie."""
+        """Take the token.
+
+        The browser goes on to the dashboard from a page of ours, so that it sends the cookie.
+        """
         if self.token is None or not _is_equal(request.query.get("token", ""), self.token):
             text = "The token is wrong or has been used: start `hookflow watch --web` again.\n"
             return web.Response(text=text, status=403)
@@ -112,16 +122,22 @@ class AccessGuard:
         refresh = f'<meta http-equiv="refresh" content="0; url={session_url}"/>'
         text = f"<!DOCTYPE html>{refresh}<title>hookflow</title>"
         response = web.Response(text=text, content_type="text/html")
-        response.set_cookie(COOKIE_NAME, self._cookie, path=session_url, httponly=True, samesite="Strict")
+        response.set_cookie(
+            COOKIE_NAME, self._cookie, path=session_url, httponly=True, samesite="Strict"
+        )
         return response
 
 
 class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
-    """The process that shows the dashboard in one tab. It ends with the tab, whatever it is doing."""
+    """The process that shows the dashboard in one tab.
+
+    It ends with the tab, whatever it is doing.
+    """
 
     def __init__(self, command: Sequence[str], tab: web.WebSocketResponse, server: Server) -> None:
         async def write_bytes(data: bytes) -> None:
-            with suppress(ConnectionError, RuntimeError):  # the tab is closed: what is left is read, and dropped
+            # The tab is closed: what is left is read, and dropped.
+            with suppress(ConnectionError, RuntimeError):
                 await tab.send_bytes(data)
 
         async def write_str(text: str) -> None:
@@ -132,7 +148,8 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
             await tab.close()
 
         super().__init__(
-            f"exec {shlex.join(command)}",  # in place of the shell: so the process is the one that is killed
+            # In place of the shell: so the process is the one that is killed.
+            f"exec {shlex.join(command)}",
             write_bytes=write_bytes,
             write_str=write_str,
             close=close,
@@ -153,7 +170,8 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
-        await asyncio.gather(reading, return_exceptions=True)  # a pipe that is not read to its end keeps the process
+        # A pipe that is not read to its end keeps the process.
+        await asyncio.gather(reading, return_exceptions=True)
         await process.wait()
 
     async def take(self, message: Sequence[Any]) -> None:
@@ -170,14 +188,18 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
 
 
 def _parse_cells(text: str, default: int) -> int:
-    """Return a width or height that the tab asks for; the default where it is no number of cells."""
+    """Return a width or height that the tab asks for;
+    the default where it is no number of cells.
+    """
     if text.isascii() and text.isdecimal() and 0 < int(text[:9]) <= MAX_CELLS:
         return int(text[:9])
     return default
 
 
 def make_application(command: Sequence[str], title: str, access: AccessGuard) -> web.Application:
-    """Return the server of a dashboard that `command` shows; it answers those whom `access` lets in."""
+    """Return the server of a dashboard that `command` shows;
+    it answers those whom `access` lets in.
+    """
     host, port = access.hosts[0].split(":")
     server = Server(shlex.join(command), host=host, port=int(port), title=title)
 
@@ -199,7 +221,8 @@ def make_application(command: Sequence[str], title: str, access: AccessGuard) ->
         viewer = DashboardViewer(command, tab, server)
         try:
             await viewer.start(
-                _parse_cells(request.query.get("width", ""), 80), _parse_cells(request.query.get("height", ""), 24)
+                _parse_cells(request.query.get("width", ""), 80),
+                _parse_cells(request.query.get("height", ""), 24),
             )
             async for message in tab:
                 if message.type != WSMsgType.TEXT:
@@ -230,7 +253,9 @@ def make_application(command: Sequence[str], title: str, access: AccessGuard) ->
 
 
 def serve(command: Sequence[str], title: str, ready: Callable[[str], Any]) -> None:
-    """Serve a dashboard until this process is interrupted; `ready` is called with the address to open."""
+    """Serve a dashboard until this process is interrupted;
+    `ready` is called with the address to open.
+    """
     asyncio.run(_serve(command, title, ready))
 
 

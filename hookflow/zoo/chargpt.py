@@ -18,18 +18,28 @@ from hookflow.runner.data.loader_parts import BatchSharding
 class Text(BatchSharding):
     """Windows of a text: tokens, int64 (batch, length + 1), each a byte of it in UTF-8.
 
-    The last tenth of the text is `val`, the rest `train`. An epoch of training cuts the text into windows anew, at
-    places that are a pure function of the seed and the epoch, and takes each once.
+    The last tenth of the text is `val`, the rest `train`. An epoch of training cuts the text into
+    windows anew, at places that are a pure function of the seed and the epoch, and takes each once.
     """
 
     def __init__(
         self,
         *,
         path: Annotated[
-            str, Field(description='a text file, or several ("docs/*.md"), relative to the folder of the pipeline file')
+            str,
+            Field(
+                description=(
+                    'a text file, or several ("docs/*.md"), relative to the folder of the pipeline'
+                    " file"
+                )
+            ),
         ],
-        length: Annotated[int, Field(ge=1, description="tokens that the model is given of a window")] = 64,
-        split: Annotated[Literal["train", "val"], Field(description="the first nine tenths, or the rest")] = "train",
+        length: Annotated[
+            int, Field(ge=1, description="tokens that the model is given of a window")
+        ] = 64,
+        split: Annotated[
+            Literal["train", "val"], Field(description="the first nine tenths, or the rest")
+        ] = "train",
         batch_size: Annotated[int, Field(ge=1, description="windows in a batch")] = 32,
         seed: int,
         pipeline_dir: Path,
@@ -50,8 +60,13 @@ class Text(BatchSharding):
             windows -= 1  # they begin anywhere in the first one
         if windows < batch_size:
             available = max(windows, 0)
-            message = f"{path} has {available} windows of {length} bytes for {split}, and a batch needs {batch_size}"
-            raise UserError(Problem(message, hint="give it more text, or make batch_size or length smaller"))
+            message = (
+                f"{path} has {available} windows of {length} bytes for {split}, and a batch needs"
+                f" {batch_size}"
+            )
+            raise UserError(
+                Problem(message, hint="give it more text, or make batch_size or length smaller")
+            )
         super().__init__(windows, batch_size, drop_last=self._training, rank=rank, world=world)
         note = f"{len(self._text):,} bytes of {format_count(num_files, 'file')}"
         self.info = self.describe(path, note, synthetic=False)
@@ -71,7 +86,10 @@ class Text(BatchSharding):
 
 
 def read_text(path: str, base: Path) -> tuple[int, Tensor]:
-    """Return how many files match, and their bytes one after another, uint8. Raises UserError when there is none."""
+    """Return how many files match, and their bytes one after another, uint8.
+
+    Raises UserError when there is none.
+    """
     pattern = Path(path).expanduser()
     if not pattern.is_absolute():
         pattern = base / pattern
@@ -98,7 +116,9 @@ VOCABULARY_SIZE = 256
 
 
 class Block(nn.Module):
-    """Causal self-attention and a perceptron, each behind a norm and beside a residual connection."""
+    """Causal self-attention and a perceptron, each behind a norm
+    and beside a residual connection.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -128,15 +148,21 @@ class Block(nn.Module):
 
 
 class CharGPT(nn.Module):
-    """A transformer with learned positions (A. Radford and others, 2019), its output tied to its embedding.
+    """A transformer with learned positions (A. Radford and others, 2019), its output tied to its
+    embedding.
 
-    Takes tokens, int64 (batch, length), of at most `context`, and returns logits (batch, length, 256).
+    Takes tokens, int64 (batch, length), of at most `context`, and returns logits (batch, length,
+    256).
     """
 
     def __init__(
         self,
-        context: Annotated[int, Field(ge=1, description="the most tokens that it sees at once")] = 64,
-        width: Annotated[int, Field(ge=1, description="numbers that stand for a token; a multiple of `heads`")] = 128,
+        context: Annotated[
+            int, Field(ge=1, description="the most tokens that it sees at once")
+        ] = 64,
+        width: Annotated[
+            int, Field(ge=1, description="numbers that stand for a token; a multiple of `heads`")
+        ] = 128,
         layers: Annotated[int, Field(ge=1, description="blocks of attention and perceptron")] = 4,
         heads: Annotated[int, Field(ge=1, description="heads of each attention")] = 4,
     ) -> None:
@@ -152,7 +178,8 @@ class CharGPT(nn.Module):
             if parameter.ndim != 2:
                 continue
             std = 0.02
-            if name.endswith(("gather.weight", "narrow.weight")):  # added to the residual stream, two a layer
+            # Added to the residual stream, two a layer.
+            if name.endswith(("gather.weight", "narrow.weight")):
                 std = 0.02 / (2 * layers) ** 0.5
             nn.init.normal_(parameter, std=std)
 
@@ -164,7 +191,9 @@ class CharGPT(nn.Module):
         return logits
 
 
-def write(model: nn.Module, tokens: Tensor, count: int, temperature: float, context: int, seed: int) -> Tensor:
+def write(
+    model: nn.Module, tokens: Tensor, count: int, temperature: float, context: int, seed: int
+) -> Tensor:
     """Return tokens, int64 (length,), and `count` more that a model adds to them one by one.
 
     It draws from a generator of its own, so that nothing else of a run is drawn otherwise for it.

@@ -1,7 +1,9 @@
-"""CIFAR-10 (A. Krizhevsky, 2009): 32x32 images of ten classes, fetched and read in the archive's binary version.
+"""CIFAR-10 (A. Krizhevsky, 2009): 32x32 images of ten classes, fetched and read in the archive's
+binary version.
 
-The images lie on the device, and are flipped and shifted there. Synthetic ones stand in where there are none. `AirNet`
-is a small convolutional net that learns them in a few epochs, after K. Jordan's airbench (arXiv 2404.00498).
+The images lie on the device, and are flipped and shifted there. Synthetic ones stand in where there
+are none. `AirNet` is a small convolutional net that learns them in a few epochs, after K. Jordan's
+airbench (arXiv 2404.00498).
 """
 
 import fcntl
@@ -36,7 +38,9 @@ Split = Literal["train", "val", "test"]
 
 
 class Batch(NamedTuple):
-    """Normalised images, float32 (batch, 3, height, width), channels last; and their classes, int64 (batch,)."""
+    """Normalised images, float32 (batch, 3, height, width), channels last;
+    and their classes, int64 (batch,).
+    """
 
     images: Tensor
     classes: Tensor
@@ -59,23 +63,35 @@ class Options:
 class Images(BatchSharding):
     """Batches of images; each is a pure function of the seed, the epoch and its index.
 
-    `images` is uint8 of shape (examples, height, width, 3) and `classes` is int64 of shape (examples,). On the
-    device they take a byte a value: 155 MB for 40,000 images of 32x32 with the border that shifting needs.
+    `images` is uint8 of shape (examples, height, width, 3) and `classes` is int64 of shape
+    (examples,). On the device they take a byte a value: 155 MB for 40,000 images of 32x32 with the
+    border that shifting needs.
 
-    Only the `train` split is shuffled, anew each epoch, drops an incomplete last batch, and is augmented if `augment`
-    is left out. `augment` shifts each image by up to two pixels each way, the border reflected, and flips it: at
-    random in the first epoch, and the other way round in every other epoch.
+    Only the `train` split is shuffled, anew each epoch, drops an incomplete last batch, and is
+    augmented if `augment` is left out. `augment` shifts each image by up to two pixels each way,
+    the border reflected, and flips it: at random in the first epoch, and the other way round in
+    every other epoch.
 
-    `sizes` are the sides, in pixels, that images are scaled to, epoch by epoch; the last goes for all that follow.
-    Random draws come from generators of their own on the CPU, so they are the same on every device.
+    `sizes` are the sides, in pixels, that images are scaled to, epoch by epoch; the last goes for
+    all that follow. Random draws come from generators of their own on the CPU, so they are the same
+    on every device.
     """
 
     def __init__(
-        self, images: Tensor, classes: Tensor, options: Options, *, name: str, note: str, synthetic: bool
+        self,
+        images: Tensor,
+        classes: Tensor,
+        options: Options,
+        *,
+        name: str,
+        note: str,
+        synthetic: bool,
     ) -> None:
         training = options.split == "train"
         batch_size = min(options.batch_size, len(classes))
-        super().__init__(len(classes), batch_size, drop_last=training, rank=options.rank, world=options.world)
+        super().__init__(
+            len(classes), batch_size, drop_last=training, rank=options.rank, world=options.world
+        )
         self.info = self.describe(name, note, synthetic=synthetic)
         device = options.device
         self._height, self._width = images.shape[1:3]
@@ -107,7 +123,8 @@ class Images(BatchSharding):
         if self._augment:
             shifts = torch.randint(2 * MAX_SHIFT + 1, (2, examples), generator=generator)
             down, right = shifts.to(device)
-            windows = self._images.unfold(1, self._height, 1).unfold(2, self._width, 1)  # a view of every shift
+            # A view of every shift.
+            windows = self._images.unfold(1, self._height, 1).unfold(2, self._width, 1)
             coin = torch.randint(2, (examples,), generator=self._generator()).to(device)
             flip = coin != epoch % 2
         for index in range(start, len(self)):
@@ -120,7 +137,9 @@ class Images(BatchSharding):
             images = self._normalize_images(images)
             if self._sizes:
                 side = self._sizes[min(epoch, len(self._sizes) - 1)]
-                images = functional.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
+                images = functional.interpolate(
+                    images, size=(side, side), mode="bilinear", antialias=True
+                )
             yield Batch(images, self._classes[rows])
 
     def sample(self, count: int) -> Tensor:
@@ -135,7 +154,9 @@ class Images(BatchSharding):
         return pixels.mul_(self._scale).add_(self._offset)
 
     def _generator(self, *key: int) -> torch.Generator:
-        """Return a generator seeded by the source's seed and `key`, unlike that of any other key."""
+        """Return a generator seeded by the source's seed and `key`,
+        unlike that of any other key.
+        """
         sequence = np.random.SeedSequence((self._seed, *key))
         (seed,) = sequence.generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(seed))
@@ -148,8 +169,11 @@ IMAGE_SIDE = 32
 SYNTHETIC_NOTE = "generated by hookflow: an accuracy on these images says nothing about CIFAR-10"
 
 
-def make_synthetic_images(options: Options, limit: int | None, say: Callable[[str], None]) -> Images:
-    """Return one split of the synthetic images: 3,000 to train, 1,000 to validate and 1,000 to test.
+def make_synthetic_images(
+    options: Options, limit: int | None, say: Callable[[str], None]
+) -> Images:
+    """Return one split of the synthetic images: 3,000 to train, 1,000 to validate and 1,000 to
+    test.
 
     The images are the same whatever the run's `seed`, which orders and augments them.
     """
@@ -160,11 +184,15 @@ def make_synthetic_images(options: Options, limit: int | None, say: Callable[[st
     classes = (order % len(CLASS_PATTERNS))[:limit]
     say(f"SYNTHETIC {split}: generating {len(classes):,} images")
     images = draw(classes, generator)
-    return Images(images, classes, options, name="drawn shapes", note=SYNTHETIC_NOTE, synthetic=True)
+    return Images(
+        images, classes, options, name="drawn shapes", note=SYNTHETIC_NOTE, synthetic=True
+    )
 
 
 def draw(classes: Tensor, generator: torch.Generator) -> Tensor:
-    """Return an image, uint8 (32, 32, 3), of each class: each with its own place, size, turn, colours and noise."""
+    """Return an image, uint8 (32, 32, 3), of each class: each with its own place, size, turn,
+    colours and noise.
+    """
     examples = len(classes)
     u, v = _make_axes(examples, generator)
     inside = torch.empty_like(u)
@@ -195,7 +223,9 @@ def _make_axes(examples: int, generator: torch.Generator) -> tuple[Tensor, Tenso
 
 
 def _make_colours(examples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return two colours (examples, 1, 1, 3) an image, which differ by at least 0.2 in one channel."""
+    """Return two colours (examples, 1, 1, 3) an image,
+    which differ by at least 0.2 in one channel.
+    """
     front, back = torch.rand(2, examples, 1, 1, 3, generator=generator)
     channel = torch.randint(3, (examples, 1, 1, 1), generator=generator)
     back_value = back.gather(3, channel)
@@ -272,16 +302,18 @@ def cifar10(
 ) -> Images:
     """Return one split of CIFAR-10 on `device`.
 
-    `train` is the first four training batches, 40,000 images, `val` the fifth and `test` the archive's own, 10,000
-    each. (Published accuracies are those of `test` after training on all 50,000: expect half a point to one less.)
+    `train` is the first four training batches, 40,000 images, `val` the fifth and `test` the
+    archive's own, 10,000 each. (Published accuracies are those of `test` after training on all
+    50,000: expect half a point to one less.)
 
-    The files of the binary version are looked for in `root` and in `root/cifar-10-batches-bin`. If they are in
-    neither, the official archive is fetched into `root` (unless `download` is false). If that fails, `on_missing`
-    decides between an error and the synthetic images (`synthetic`). An incomplete folder is always an error.
+    The files of the binary version are looked for in `root` and in `root/cifar-10-batches-bin`. If
+    they are in neither, the official archive is fetched into `root` (unless `download` is false).
+    If that fails, `on_missing` decides between an error and the synthetic images (`synthetic`). An
+    incomplete folder is always an error.
 
-    `limit` takes the first examples of the split, which are in random order. `augment` (flips and shifts) is on for
-    `train` if left out. `sizes` are the sides in pixels that images are scaled to, epoch by epoch, the last for all
-    that follow.
+    `limit` takes the first examples of the split, which are in random order. `augment` (flips and
+    shifts) is on for `train` if left out. `sizes` are the sides in pixels that images are scaled
+    to, epoch by epoch, the last for all that follow.
 
     Raises UserError when the images are not there or not whole.
     """
@@ -297,9 +329,18 @@ def cifar10(
             return make_synthetic_images(options, limit, say)
         if reason:
             inner = root_dir / ARCHIVE_FOLDER
-            message = f"no CIFAR-10: neither {root_dir} nor {inner} holds its binary version, and {reason}"
-            hint = f"put {ARCHIVE_URL} into {root_dir} by hand, name the root of a copy that you have,"
-            raise UserError(Problem(message, hint=f'{hint} or allow synthetic images with on_missing = "synthetic"'))
+            message = (
+                f"no CIFAR-10: neither {root_dir} nor {inner} holds its binary version, and"
+                f" {reason}"
+            )
+            hint = (
+                f"put {ARCHIVE_URL} into {root_dir} by hand, name the root of a copy that you have,"
+            )
+            raise UserError(
+                Problem(
+                    message, hint=f'{hint} or allow synthetic images with on_missing = "synthetic"'
+                )
+            )
     folder = _find_folder(root_dir) or root_dir / ARCHIVE_FOLDER
     images, classes = _read(folder, split, limit)
     say(f"CIFAR-10 {split}: {len(classes):,} images from {folder}")
@@ -308,7 +349,9 @@ def cifar10(
 
 
 def _find_folder(root: Path) -> Path | None:
-    """Return the folder of the binary version, or None when there is none, not even a broken one."""
+    """Return the folder of the binary version, or None when there is none,
+    not even a broken one.
+    """
     for files in SPLIT_FILES.values():
         if any((root / file).exists() for file in files):
             return root
@@ -319,11 +362,14 @@ def _find_folder(root: Path) -> Path | None:
 
 @lru_cache(maxsize=1)  # of a download that has failed, the next split has the answer at once
 def _fetch_archive(root: Path, say: Callable[[str], None]) -> str:
-    """Fetch the archive into `root` and unpack it; return why it could not be done, or an empty string."""
+    """Fetch the archive into `root` and unpack it; return why it could not be done,
+    or an empty string.
+    """
     try:
         root.mkdir(parents=True, exist_ok=True)
         with (root / "cifar-10.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may want it at once: one fetches, others wait
+            # Several processes may want it at once: one fetches, others wait.
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not (root / ARCHIVE_FOLDER).exists():
                 archive = root / Path(ARCHIVE_URL).name
                 unpacked = root / f"{ARCHIVE_FOLDER}.tmp"
@@ -335,15 +381,16 @@ def _fetch_archive(root: Path, say: Callable[[str], None]) -> str:
                 (unpacked / ARCHIVE_FOLDER).rename(root / ARCHIVE_FOLDER)
                 unpacked.rmdir()
         return ""
-    except (OSError, http.client.HTTPException, tarfile.TarError, ValueError) as error:  # a redirect to no address
+    # A redirect to no address.
+    except (OSError, http.client.HTTPException, tarfile.TarError, ValueError) as error:
         return f"the download failed: {error}"
 
 
 def download(url: str, target: Path, md5: str, max_bytes: int, say: Callable[[str], None]) -> None:
     """Fetch `url` into `target` unless it is there; `say` takes lines about the progress.
 
-    Raises OSError where the file has another MD5 sum, or more than `max_bytes`; OSError, http.client.HTTPException or
-    ValueError where there is no answer, or none that is HTTP.
+    Raises OSError where the file has another MD5 sum, or more than `max_bytes`; OSError,
+    http.client.HTTPException or ValueError where there is no answer, or none that is HTTP.
     """
     path = target
     if not target.exists():
@@ -356,7 +403,9 @@ def download(url: str, target: Path, md5: str, max_bytes: int, say: Callable[[st
             while data:
                 if file.tell() + len(data) > max_bytes:
                     path.unlink()
-                    raise OSError(f"{url} sends more than the {max_bytes:,} bytes that the file has at most")
+                    raise OSError(
+                        f"{url} sends more than the {max_bytes:,} bytes that the file has at most"
+                    )
                 file.write(data)
                 say(f"{file.tell() / 1e6:.0f} MB")
                 data = answer.read(chunk_bytes)
@@ -381,14 +430,18 @@ def _read(folder: Path, split: str, limit: int | None) -> tuple[Tensor, Tensor]:
             continue
         size = file.stat().st_size
         if size != expected_size:
-            problems.append(Problem(f"{file} has {size:,} bytes instead of {expected_size:,}", hint=hint))
+            problems.append(
+                Problem(f"{file} has {size:,} bytes instead of {expected_size:,}", hint=hint)
+            )
     if problems:
         raise UserError(problems)
     contents = [np.fromfile(file, np.uint8) for file in files]
     records = np.concatenate(contents).reshape(-1, RECORD_BYTES)[:limit]
     classes = torch.from_numpy(records[:, 0].astype(np.int64))
     if classes.max() > 9:
-        raise UserError(Problem(f"{folder} is not CIFAR-10: it has a class {classes.max()}, beyond 9"))
+        raise UserError(
+            Problem(f"{folder} is not CIFAR-10: it has a class {classes.max()}, beyond 9")
+        )
     planes = records[:, 1:].reshape(-1, 3, IMAGE_SIDE, IMAGE_SIDE)
     images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
     return torch.from_numpy(images), classes
@@ -398,7 +451,9 @@ Width = Annotated[int, Field(ge=1)]
 
 
 class Group(nn.Module):
-    """Two 3x3 convolutions, each normalised and through GELU; the image is halved between the first and its norm."""
+    """Two 3x3 convolutions, each normalised and through GELU;
+    the image is halved between the first and its norm.
+    """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -414,11 +469,13 @@ class Group(nn.Module):
 
 
 class AirNet(nn.Module):
-    """A frozen 2x2 convolution that whitens, one `Group` for each width, the maximum over the image, a linear layer.
+    """A frozen 2x2 convolution that whitens, one `Group` for each width, the maximum over the
+    image, a linear layer.
 
-    Takes images (batch, 3, height, width) of at least 16 by 16 and returns logits (batch, num_classes). The
-    `whiten` layer's weights are not trained: the hook `hookflow.zoo.hooks:Whiten` sets them from the training
-    images. The scales of the batch norms are fixed at one. `widths` is the one dial: it sets cost and accuracy.
+    Takes images (batch, 3, height, width) of at least 16 by 16 and returns logits (batch,
+    num_classes). The `whiten` layer's weights are not trained: the hook `hookflow.zoo.hooks:Whiten`
+    sets them from the training images. The scales of the batch norms are fixed at one. `widths` is
+    the one dial: it sets cost and accuracy.
     """
 
     def __init__(
@@ -439,7 +496,8 @@ class AirNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.groups(functional.gelu(self.whiten(images)))
-        # amax() compares again for its gradient, and where Inductor computes x anew in bf16 nothing is equal: NaN
+        # amax() compares again for its gradient, and where Inductor computes x anew in bf16 nothing
+        # is equal: NaN
         features = x.flatten(2).max(2).values
         logits: Tensor = self.head(features) / 9
         return logits
@@ -453,7 +511,9 @@ def _make_convolution(inputs: int, outputs: int) -> nn.Conv2d:
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
-    """Return a batch norm with a trained bias and a fixed scale; its averages follow fast, for runs are short."""
+    """Return a batch norm with a trained bias and a fixed scale; its averages follow fast,
+    for runs are short.
+    """
     layer = nn.BatchNorm2d(channels, momentum=0.4, eps=1e-12)
     layer.weight.requires_grad_(False)
     return layer

@@ -1,4 +1,7 @@
-"""The smallest thing to learn: whether a point of the plane lies in a circle. For tutorials and smoke runs."""
+"""The smallest thing to learn: whether a point of the plane lies in a circle.
+
+For tutorials and smoke runs.
+"""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -17,9 +20,11 @@ CIRCLE_RADIUS = 0.8
 
 
 class Circle(BatchSharding):
-    """Batches of points, float32 (batch, 2), drawn evenly from a square, with 1 for each in the circle, int64 (batch,).
+    """Batches of points, float32 (batch, 2), drawn evenly from a square, with 1 for each in the
+    circle, int64 (batch,).
 
-    The points of a split are always the same. The order of an epoch is a pure function of `seed` and the epoch.
+    The points of a split are always the same. The order of an epoch is a pure function of `seed`
+    and the epoch.
     """
 
     def __init__(
@@ -41,7 +46,9 @@ class Circle(BatchSharding):
         self._inside = (distance < CIRCLE_RADIUS).long()
         self._seed = seed
         super().__init__(examples, batch_size, drop_last=True, rank=rank, world=world)
-        self.info = self.describe("circle", "points drawn at random, in or out of a circle", synthetic=True)
+        self.info = self.describe(
+            "circle", "points drawn at random, in or out of a circle", synthetic=True
+        )
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)

@@ -1,4 +1,6 @@
-"""An image as a sum of coloured Gaussians in the plane: a differentiable renderer, and the pixels of one as data."""
+"""An image as a sum of coloured Gaussians in the plane: a differentiable renderer,
+and the pixels of one as data.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -21,13 +23,16 @@ from hookflow.runner.data.loader_parts import BatchSharding
 class Gaussians(nn.Module):
     """Coloured Gaussians in the plane, x and y from -1 to 1; the image is their sum.
 
-    Takes places (pixels, 2) and returns colours (pixels, 3). Each Gaussian has a `position` (2), a `scaling` (2): the
-    logarithm of its standard deviation along its two axes, a `rotation` (1, radians), and a `colour` (3), which
-    may be negative: what is too bright is taken away by another. Their number may change while they are trained;
-    weights of another number are taken as they come.
+    Takes places (pixels, 2) and returns colours (pixels, 3). Each Gaussian has a `position` (2), a
+    `scaling` (2): the logarithm of its standard deviation along its two axes, a `rotation` (1,
+    radians), and a `colour` (3), which may be negative: what is too bright is taken away by
+    another. Their number may change while they are trained; weights of another number are taken as
+    they come.
     """
 
-    def __init__(self, count: Annotated[int, Field(ge=1, description="Gaussians to begin with")] = 200) -> None:
+    def __init__(
+        self, count: Annotated[int, Field(ge=1, description="Gaussians to begin with")] = 200
+    ) -> None:
         super().__init__()
         self.position = nn.Parameter(torch.rand(count, 2) * 2 - 1)
         standard_deviation = 1.4 / math.sqrt(count)
@@ -39,7 +44,9 @@ class Gaussians(nn.Module):
         return len(self.position)
 
     def forward(self, places: Tensor) -> Tensor:
-        """Return the colours at places; the Gaussians' exponents are a matrix product over the monomials of x and y."""
+        """Return the colours at places; the Gaussians' exponents are a matrix product
+        over the monomials of x and y.
+        """
         x, y = places.unbind(1)
         monomials = torch.stack((x * x, x * y, y * y, x, y, torch.ones_like(x)))
         exponents = self._compute_coefficients() @ monomials  # (count, pixels)
@@ -47,7 +54,9 @@ class Gaussians(nn.Module):
         return weights.T @ self.colour
 
     def _compute_coefficients(self) -> Tensor:
-        """Return the coefficients (count, 6) of x², xy, y², x, y and 1 in each Gaussian's exponent."""
+        """Return the coefficients (count, 6) of x², xy, y², x,
+        y and 1 in each Gaussian's exponent.
+        """
         inverse_variances = (-2 * self.scaling).exp()
         first, second = inverse_variances.unbind(1)  # along the two axes
         angle = self.rotation[:, 0]
@@ -65,7 +74,9 @@ class Gaussians(nn.Module):
         return -0.5 * torch.stack((xx, 2 * xy, yy, -2 * linear_x, -2 * linear_y, constant), 1)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Make room for as many Gaussians as a checkpoint has; the parameters stay those that the optimizer knows."""
+        """Make room for as many Gaussians as a checkpoint has;
+        the parameters stay those that the optimizer knows.
+        """
         for name, parameter in self.named_parameters():
             saved = state.get(f"{prefix}{name}")
             if saved is not None:
@@ -74,7 +85,8 @@ class Gaussians(nn.Module):
 
 
 def change_rows(model: nn.Module, optimizer: Optimizer, change: Callable[[Tensor], Tensor]) -> None:
-    """Replace each parameter by a new one of other rows, and change what the optimizer has averaged of it likewise.
+    """Replace each parameter by a new one of other rows, and change what the optimizer has averaged
+    of it likewise.
 
     The graph of the last backward pass may hold the old parameter.
     """
@@ -91,8 +103,12 @@ def change_rows(model: nn.Module, optimizer: Optimizer, change: Callable[[Tensor
             optimizer.state[parameter] = _change_averages(state, old.shape, change)
 
 
-def _change_averages(state: Mapping[str, Any], shape: torch.Size, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    """Return an optimizer's state of a parameter, its averages changed: what has the parameter's shape."""
+def _change_averages(
+    state: Mapping[str, Any], shape: torch.Size, change: Callable[[Tensor], Tensor]
+) -> dict[str, Any]:
+    """Return an optimizer's state of a parameter, its averages changed:
+    what has the parameter's shape.
+    """
     changed = dict(state)
     for key, value in state.items():
         if isinstance(value, Tensor) and value.shape == shape:
@@ -101,26 +117,37 @@ def _change_averages(state: Mapping[str, Any], shape: torch.Size, change: Callab
 
 
 class Painting:
-    """The mean absolute error (L1) between the Gaussians' image and the target, over the pixels of a batch.
+    """The mean absolute error (L1) between the Gaussians' image and the target, over the pixels of
+    a batch.
 
-    Metrics: `loss`, `mse` and `psnr` in dB, over the whole image. `densify` fires the pipeline's own point
-    `after_densify`.
+    Metrics: `loss`, `mse` and `psnr` in dB, over the whole image. `densify` fires the pipeline's
+    own point `after_densify`.
     """
 
     def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-        """Return the `loss`, and the `residual` (pixels, 3): what is missing from the image at each pixel."""
+        """Return the `loss`, and the `residual` (pixels, 3):
+        what is missing from the image at each pixel.
+        """
         places, colours = batch
         rendered: Tensor = run.model(places)
-        return {"loss": functional.l1_loss(rendered, colours), "residual": colours - rendered.detach()}
+        return {
+            "loss": functional.l1_loss(rendered, colours),
+            "residual": colours - rendered.detach(),
+        }
 
     def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` and the `mse` of the image as it is shown: from 0 to 1."""
         places, colours = batch
         rendered = run.model(places).clamp(0, 1)
-        return {"loss": functional.l1_loss(rendered, colours), "mse": functional.mse_loss(rendered, colours)}
+        return {
+            "loss": functional.l1_loss(rendered, colours),
+            "mse": functional.mse_loss(rendered, colours),
+        }
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the `psnr` in dB, of the mean squared error over all pixels; colours go from 0 to 1."""
+        """Return the `psnr` in dB, of the mean squared error over all pixels;
+        colours go from 0 to 1.
+        """
         return {"psnr": -10 * math.log10(max(means["mse"], 1e-12))}
 
     def densify(self, run: Run, gaussians: Mapping[str, Tensor]) -> None:
@@ -141,7 +168,9 @@ class Painting:
 
 
 def make_landscape(height: int, width: int) -> Tensor:
-    """Return dusk above mountains and a lake, float32 (height, width, 3) from 0 to 1: at any size the same picture."""
+    """Return dusk above mountains and a lake, float32 (height, width, 3) from 0 to 1:
+    at any size the same picture.
+    """
     rows = _compute_pixel_centres(height)
     columns = _compute_pixel_centres(width)
     y, x = torch.meshgrid(rows, 1.5 * columns, indexing="ij")
@@ -154,7 +183,8 @@ def make_landscape(height: int, width: int) -> Tensor:
     ripples = (110 * y + 4 * x).sin()
     y = y - 2 * lake + 0.02 * ripples * lake
     distance_to_sun = ((x - 0.98) ** 2 + (y - 0.36) ** 2).sqrt()
-    mountains: Tensor | float = 0.0  # waves, each half as high and about half as long as the one before
+    # waves, each half as high and about half as long as the one before.
+    mountains: Tensor | float = 0.0
     for k in range(4):
         wave = (3.1 * 2.3**k * x + 0.4 * (k + 1)).sin()
         mountains = mountains + 0.14 / 2**k * (1 - wave.abs())
@@ -177,18 +207,26 @@ def _compute_pixel_centres(size: int) -> Tensor:
 
 
 class Picture(BatchSharding):
-    """Batches of pixels: places, float32 (batch, 2), and their colours, float32 (batch, 3) from 0 to 1.
+    """Batches of pixels: places, float32 (batch, 2), and their colours, float32 (batch, 3) from 0
+    to 1.
 
-    A place is x and y, each from -1 to 1 over the image. `train` draws each batch at random; an epoch is `batches` of
-    them. `val` is the whole image, row by row: the pixels that are fitted are the ones that are evaluated.
+    A place is x and y, each from -1 to 1 over the image. `train` draws each batch at random; an
+    epoch is `batches` of them. `val` is the whole image, row by row: the pixels that are fitted are
+    the ones that are evaluated.
     """
 
     def __init__(
         self,
         *,
-        path: Annotated[str, Field(description="an image file; a landscape made by formula if empty")] = "",
-        side: Annotated[int, Field(ge=8, description="pixels of the longer side; the image is scaled to it")] = 192,
-        split: Annotated[Literal["train", "val"], Field(description="random pixels, or all in order")] = "train",
+        path: Annotated[
+            str, Field(description="an image file; a landscape made by formula if empty")
+        ] = "",
+        side: Annotated[
+            int, Field(ge=8, description="pixels of the longer side; the image is scaled to it")
+        ] = 192,
+        split: Annotated[
+            Literal["train", "val"], Field(description="random pixels, or all in order")
+        ] = "train",
         batch_size: Annotated[int, Field(ge=1, description="pixels in a batch")] = 4096,
         batches: Annotated[int, Field(ge=1, description="batches of an epoch of training")] = 100,
         seed: int,
@@ -229,14 +267,17 @@ class Picture(BatchSharding):
 
 
 def compute_positions(height: int, width: int) -> Tensor:
-    """Return the x and y of the middle of each pixel, from -1 to 1, row by row: (height × width, 2)."""
+    """Return the x and y of the middle of each pixel, from -1 to 1, row by row:
+    (height × width, 2).
+    """
     x = _compute_pixel_centres(width) * 2 - 1
     y = _compute_pixel_centres(height) * 2 - 1
     return torch.stack((x.repeat(height), y.repeat_interleave(width)), 1)
 
 
 def read_image(path: Path, side: int) -> Tensor:
-    """Return an image file, float32 (height, width, 3) from 0 to 1, its longer side scaled down to `side` pixels.
+    """Return an image file, float32 (height, width, 3) from 0 to 1, its longer side scaled down to
+    `side` pixels.
 
     Raises UserError when it cannot be read.
     """

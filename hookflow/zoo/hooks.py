@@ -1,4 +1,6 @@
-"""The hooks of the shipped pipelines: whitening, a number of Gaussians that changes, and texts that a model writes."""
+"""The hooks of the shipped pipelines: whitening, a number of Gaussians that changes,
+and texts that a model writes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ class Whiten(Hook):
 
         layer = getattr(run.model, "whiten", None)
         if not isinstance(layer, nn.Conv2d):
-            message = f"the hook needs a model with a convolution named whiten; {type(run.model).__name__} has none"
+            message = (
+                "the hook needs a model with a convolution named whiten;"
+                f" {type(run.model).__name__} has none"
+            )
             raise UserError(Problem(message))
         if run.iter == 0:
             with torch.no_grad():
@@ -49,11 +54,13 @@ class Whiten(Hook):
 
 
 def compute_whitening_weights(images: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return convolution weights of `shape` (filters, channels, height, width) that whiten patches of `images`.
+    """Return convolution weights of `shape` (filters, channels, height, width) that whiten patches
+    of `images`.
 
-    Half the filters are the principal directions of the patches, the strongest first, each divided by the root of
-    its eigenvalue; the other half are their negatives, so that a rectifier behind them loses nothing. There must be
-    an even number of filters, at most twice the values of a patch.
+    Half the filters are the principal directions of the patches, the strongest first, each divided
+    by the root of its eigenvalue; the other half are their negatives, so that a rectifier behind
+    them loses nothing. There must be an even number of filters, at most twice the values of a
+    patch.
     """
     import torch
 
@@ -69,9 +76,11 @@ def compute_whitening_weights(images: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 @dataclass(eq=False)
 class Densify(Hook):
-    """Adds Gaussians at pixels of the batch, drawn by how wrong the image is there, with the colour that is missing.
+    """Adds Gaussians at pixels of the batch, drawn by how wrong the image is there, with the colour
+    that is missing.
 
-    The optimizer continues: what it has averaged of the Gaussians that were there stays, and is zero for new ones.
+    The optimizer continues: what it has averaged of the Gaussians that were there stays, and is
+    zero for new ones.
     """
 
     settable = ("count", "scale")
@@ -80,14 +89,21 @@ class Densify(Hook):
     writes: ClassVar[Slots] = ("model", "grads", "optimizer", "rng")
 
     count: Annotated[int, Field(ge=1, description="Gaussians to add at a time")] = 50
-    scale: Annotated[float, Field(gt=0, description="their standard deviation; the image is 2 wide and high")] = 0.03
+    scale: Annotated[
+        float, Field(gt=0, description="their standard deviation; the image is 2 wide and high")
+    ] = 0.03
 
     def before_train(self, run: Run) -> None:
         if run.world > 1:
-            message = "Gaussians are added in one process: DDP does not know parameters that are made while it trains"
+            message = (
+                "Gaussians are added in one process: DDP does not know parameters that are made"
+                " while it trains"
+            )
             raise UserError(Problem(message, hint="leave out --nproc"))
 
-    def after_train_iter(self, run: Run, batch: tuple[Tensor, Tensor], outputs: dict[str, Any]) -> None:
+    def after_train_iter(
+        self, run: Run, batch: tuple[Tensor, Tensor], outputs: dict[str, Any]
+    ) -> None:
         import torch
 
         places = batch[0]
@@ -114,7 +130,9 @@ class Prune(Hook):
     reads: ClassVar[Slots] = ("model",)
     writes: ClassVar[Slots] = ("model", "grads", "optimizer")
 
-    threshold: Annotated[float, Field(gt=0, description="the least colour that one may have, of 1")] = 0.01
+    threshold: Annotated[
+        float, Field(gt=0, description="the least colour that one may have, of 1")
+    ] = 0.01
 
     def after_densify(self, run: Run) -> None:
         colour: Any = run.model.colour
@@ -150,7 +168,8 @@ class Render(Hook):
 class Sample(Hook):
     """Logs a text that the model writes after each validation, of bytes that it draws one by one.
 
-    All ranks let it write, the same, and the first logs it: of a model that is sharded none could call it alone.
+    All ranks let it write, the same, and the first logs it: of a model that is sharded none could
+    call it alone.
     """
 
     settable = ("prompt", "count", "temperature")

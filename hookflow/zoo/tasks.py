@@ -19,7 +19,10 @@ def _inputs_and_target(run: Run, batch: Any) -> tuple[Any, Tensor]:
     """Return the inputs and the target of a batch. Raises UserError for another batch."""
     if isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[1], Tensor):
         return batch[0], batch[1]
-    message = f"a batch of data.{run.split} is {_describe(batch)}, and this task needs inputs and a tensor of targets"
+    message = (
+        f"a batch of data.{run.split} is {_describe(batch)}, and this task needs inputs and a"
+        " tensor of targets"
+    )
     raise UserError(Problem(message, hint=OWN_TASK))
 
 
@@ -47,7 +50,10 @@ def _output(model: Callable[..., Any], inputs: Tensor) -> Tensor:
     """Return the output of a model. Raises UserError where it is no tensor."""
     output = model(inputs)
     if not isinstance(output, Tensor):
-        message = f"the model {type(model).__name__} returns a {type(output).__name__}, and this task needs a tensor"
+        message = (
+            f"the model {type(model).__name__} returns a {type(output).__name__}, and this task"
+            " needs a tensor"
+        )
         raise UserError(Problem(message, hint=OWN_TASK))
     return output
 
@@ -69,7 +75,9 @@ IGNORED_TARGET = -100
 
 
 def _count(target: Tensor) -> int | Tensor:
-    """Return how many targets a loss is a mean over: those not ignored; of shares of classes one an example."""
+    """Return how many targets a loss is a mean over: those not ignored;
+    of shares of classes one an example.
+    """
     if not target.is_floating_point():
         return target.ne(IGNORED_TARGET).sum()
     if target.ndim < 2:
@@ -83,32 +91,43 @@ class Classification:
 
     A target of -100 counts for nothing: a batch weighs as much as it has others.
 
-    `label_smoothing` is the share of the target spread over all classes, in training and in evaluation alike, so
-    that their losses compare. `flip_at_test` evaluates an image by the mean of its logits and its mirror's.
+    `label_smoothing` is the share of the target spread over all classes, in training and in
+    evaluation alike, so that their losses compare. `flip_at_test` evaluates an image by the mean of
+    its logits and its mirror's.
     """
 
-    def __init__(self, label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0, flip_at_test: bool = False) -> None:
+    def __init__(
+        self, label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0, flip_at_test: bool = False
+    ) -> None:
         self.label_smoothing = label_smoothing
         self.flip_at_test = flip_at_test
 
     def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-        """Return the `loss` (a scalar, float32), the `logits` (batch, classes) and the `target` (batch,)."""
+        """Return the `loss` (a scalar, float32), the `logits` (batch,
+        classes) and the `target` (batch,).
+        """
         images, target = _inputs_and_target(run, batch)
         return self._make_outputs(run, _output(run.model, images), target)
 
     def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-        """Return the same as `step`; the caller has switched the model to evaluation and gradients off."""
+        """Return the same as `step`; the caller has switched the model
+        to evaluation and gradients off.
+        """
         images, target = _inputs_and_target(run, batch)
         return self._make_outputs(run, self._compute_logits(run, images), target)
 
     def batch_weight(self, batch: Any) -> int | Tensor:
-        """Return how many targets of a batch count; of one without targets in second place, its examples."""
+        """Return how many targets of a batch count;
+        of one without targets in second place, its examples.
+        """
         if isinstance(batch, list | tuple) and len(batch) > 1 and isinstance(batch[1], Tensor):
             return _count(batch[1])
         return size_of(batch) or 1
 
     def predict(self, run: Run, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the `logits` (batch, classes) and the class `predicted` (batch,) of images, or of those of a batch."""
+        """Return the `logits` (batch, classes) and the class `predicted` (batch,) of images,
+        or of those of a batch.
+        """
         logits = self._compute_logits(run, _inputs(batch))
         return {"logits": logits, "predicted": logits.argmax(1)}
 
@@ -117,21 +136,34 @@ class Classification:
         if not self.flip_at_test:
             return logits
         if logits.ndim > 2:
-            message = f"flip_at_test averages logits (batch, classes), and the model returns {_describe(logits)}"
+            message = (
+                "flip_at_test averages logits (batch, classes), and the model returns"
+                f" {_describe(logits)}"
+            )
             hint = 'of a map, the hook tta with output = "map" turns the mirrored one back'
             raise UserError(Problem(message, hint=hint))
-        kept = logits.clone()  # a network compiled to CUDA graphs writes its next output over this one
+        # A network compiled to CUDA graphs writes its next output over this one.
+        kept = logits.clone()
         mirrored: Tensor = run.model(images.flip(3))
         return (kept + mirrored) / 2
 
     def _make_outputs(self, run: Run, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         try:
-            loss = functional.cross_entropy(_convert_precise(logits), target, label_smoothing=self.label_smoothing)
+            loss = functional.cross_entropy(
+                _convert_precise(logits), target, label_smoothing=self.label_smoothing
+            )
         except (ValueError, IndexError, RuntimeError) as error:
-            if type(error) not in (ValueError, IndexError, RuntimeError):  # the memory, or the device
+            # The memory, or the device.
+            if type(error) not in (ValueError, IndexError, RuntimeError):
                 raise
-            shapes = f"the target of data.{run.split} is {_describe(target)}, the logits are {_describe(logits)}"
-            hint = "as classes, a target is int64 (batch,), each from 0 to one less than the logits of an example"
+            shapes = (
+                f"the target of data.{run.split} is {_describe(target)}, the logits are"
+                f" {_describe(logits)}"
+            )
+            hint = (
+                "as classes, a target is int64 (batch,), each from 0 to one less than the logits of"
+                " an example"
+            )
             raise UserError(Problem(f"{shapes}: {error}", hint=hint)) from error
         return {"loss": loss, "logits": logits, "target": target}
 
@@ -139,8 +171,8 @@ class Classification:
 class Regression:
     """The distance between a model's outputs and a target of their shape, averaged over the batch.
 
-    The loss is the mean squared error (`mse`), the mean absolute error (`mae`) or Huber's loss (`huber`). Evaluation
-    also gives `mae` and, over the whole pass, `rmse`.
+    The loss is the mean squared error (`mse`), the mean absolute error (`mae`) or Huber's loss
+    (`huber`). Evaluation also gives `mae` and, over the whole pass, `rmse`.
     """
 
     def __init__(self, loss: Literal["mse", "mae", "huber"] = "mse") -> None:
@@ -154,7 +186,8 @@ class Regression:
     def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `predicted` and the `target`, both (batch, …).
 
-        Raises UserError when their shapes differ: broadcast against each other they would be a loss of something.
+        Raises UserError when their shapes differ: broadcast against each other they would be a loss
+        of something.
         """
         inputs, target = _inputs_and_target(run, batch)
         predicted = _output(run.model, inputs).float()
@@ -164,7 +197,11 @@ class Regression:
             wanted = f"the target of data.{run.split} is {_describe(target)}"
             returned = f"the model returns {_describe(predicted)}"
             raise UserError(Problem(f"{wanted}, and {returned}: regression needs the same shape"))
-        return {"loss": self.distance(predicted, target.float()), "predicted": predicted, "target": target}
+        return {
+            "loss": self.distance(predicted, target.float()),
+            "predicted": predicted,
+            "target": target,
+        }
 
     def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`, with `mse` and `mae`."""
@@ -180,20 +217,25 @@ class Regression:
         return {"predicted": run.model(_inputs(batch)).float()}
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return `rmse`, the root of the mean over all examples, not the mean of each batch's root."""
+        """Return `rmse`, the root of the mean over all examples,
+        not the mean of each batch's root.
+        """
         return {"rmse": math.sqrt(means["mse"])}
 
 
 class LanguageModelling:
     """Cross-entropy between a model's logits at each token and the token that comes next.
 
-    A batch is tokens, int64 (batch, length), of which the first `length - 1` are what the model is given; or a pair of
-    tokens and targets, both (batch, length), where a target of -100 counts for nothing. The model returns logits
-    (batch, length, vocabulary). A batch weighs as much as it has targets that count.
+    A batch is tokens, int64 (batch, length), of which the first `length - 1` are what the model is
+    given; or a pair of tokens and targets, both (batch, length), where a target of -100 counts for
+    nothing. The model returns logits (batch, length, vocabulary). A batch weighs as much as it has
+    targets that count.
     """
 
     def step(self, run: Run, batch: Tensor | tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-        """Return the `loss` (a scalar, float32: nats a token), the `logits` and the `target` (batch, length)."""
+        """Return the `loss` (a scalar, float32: nats a token),
+        the `logits` and the `target` (batch, length).
+        """
         if isinstance(batch, Tensor):
             tokens = batch[:, :-1]
             target = batch[:, 1:]
@@ -218,18 +260,21 @@ class LanguageModelling:
 
 
 class OwnLoss:
-    """A model that computes its loss itself, as those of transformers do: `run.model(**batch)` returns a `loss`.
+    """A model that computes its loss itself, as those of transformers do: `run.model(**batch)`
+    returns a `loss`.
 
-    A batch is a dict of the model's arguments, tensors (batch, …), with the targets under `labels`. The output is a
-    dict, or an object with attributes: `loss`, a scalar, where there are targets; and `logits`, if it has them. Keys
-    in `extra`, such as the ids of the examples, are not for the model: they are among the outputs, and `predict`
-    returns them.
+    A batch is a dict of the model's arguments, tensors (batch, …), with the targets under `labels`.
+    The output is a dict, or an object with attributes: `loss`, a scalar, where there are targets;
+    and `logits`, if it has them. Keys in `extra`, such as the ids of the examples, are not for the
+    model: they are among the outputs, and `predict` returns them.
 
-    With `generate`, the arguments of the model's method of that name, an evaluation also gives `generated`, and
-    `predict` returns it: token ids (batch, length), padded to `max_length` with `pad`.
+    With `generate`, the arguments of the model's method of that name, an evaluation also gives
+    `generated`, and `predict` returns it: token ids (batch, length), padded to `max_length` with
+    `pad`.
 
-    `weigh_by` says what the loss is a mean over: the examples, the `labels` that are not -100, or those of them that
-    come after the first of each example (`next_labels`), as in models that predict the next token.
+    `weigh_by` says what the loss is a mean over: the examples, the `labels` that are not -100, or
+    those of them that come after the first of each example (`next_labels`), as in models that
+    predict the next token.
     """
 
     def __init__(
@@ -253,15 +298,20 @@ class OwnLoss:
             self.batch_weight = partial(self._count_labels, first=1)
 
     def step(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the `loss` (a scalar, float32), the `logits`, the `target` (the labels) and the keys in `extra`.
+        """Return the `loss` (a scalar, float32), the `logits`, the `target` (the labels) and the
+        keys in `extra`.
 
         Raises UserError when the model has returned no loss.
         """
         output = run.model(**self._inputs(batch))
         loss = _read_part(output, "loss")
         if loss is None:
-            message = f"the model has returned no loss ({type(output).__name__}) for {', '.join(batch)}"
-            raise UserError(Problem(message, hint=f'a batch needs targets: the key "{self.labels}"'))
+            message = (
+                f"the model has returned no loss ({type(output).__name__}) for {', '.join(batch)}"
+            )
+            raise UserError(
+                Problem(message, hint=f'a batch needs targets: the key "{self.labels}"')
+            )
         outputs = {"loss": loss.float(), "target": batch.get(self.labels)}
         return outputs | self._extra(batch) | self._compute_logits(output)
 
@@ -270,7 +320,10 @@ class OwnLoss:
         return self.step(run, batch) | self._generate_outputs(run, batch)
 
     def predict(self, run: Run, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the model has `generated`, else the `logits`; with the keys in `extra`. Labels are ignored."""
+        """Return what the model has `generated`, else the `logits`; with the keys in `extra`.
+
+        Labels are ignored.
+        """
         extra = self._extra(batch)
         if self.generate is not None:
             return extra | self._generate_outputs(run, batch)
@@ -286,7 +339,9 @@ class OwnLoss:
         return {key: value for key, value in batch.items() if key not in left_out}
 
     def _count_labels(self, batch: Mapping[str, Any], *, first: int) -> int | Tensor:
-        """Return how many labels count, of each example those from `first` on; 1 where there are none to count."""
+        """Return how many labels count, of each example those from `first` on;
+        1 where there are none to count.
+        """
         labels = batch.get(self.labels)
         if labels is None:
             return 1
@@ -306,8 +361,13 @@ class OwnLoss:
         model: Any = run.model
         ids: Tensor = model.generate(**self._inputs(batch, self.labels), **self.generate)
         if ids.shape[1] > self.max_length:
-            message = f"the model has generated {ids.shape[1]} tokens, and max_length is {self.max_length}"
-            raise UserError(Problem(message, hint="raise max_length, or set generate.max_new_tokens"))
+            message = (
+                f"the model has generated {ids.shape[1]} tokens, and max_length is"
+                f" {self.max_length}"
+            )
+            raise UserError(
+                Problem(message, hint="raise max_length, or set generate.max_new_tokens")
+            )
         padding = self.max_length - ids.shape[1]
         return {"generated": functional.pad(ids, (0, padding), value=self.pad)}
 

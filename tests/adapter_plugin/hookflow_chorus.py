@@ -1,4 +1,6 @@
-"""An adapter for Chorus, as a package on an index would offer it: it uses hookflow's public interface alone."""
+"""An adapter for Chorus, as a package on an index would offer it:
+it uses hookflow's public interface alone.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -7,7 +9,13 @@ from typing import Any, ClassVar
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.plan import EdgeSpec, Nodes
-from hookflow.hooks.adapter import AdaptedClassSpec, AdaptedHook, FrameworkNames, HookAdapter, get_bases
+from hookflow.hooks.adapter import (
+    AdaptedClassSpec,
+    AdaptedHook,
+    FrameworkNames,
+    HookAdapter,
+    get_bases,
+)
 from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.run import Run
 
@@ -56,16 +64,25 @@ class ChorusAdapter(HookAdapter):
 
         kind = getattr(chorus, name, None)
         if not isinstance(kind, type):
-            raise UserError(Problem(f'Chorus has no listener "{name}"', where, nearest(name, vars(chorus))))
+            raise UserError(
+                Problem(f'Chorus has no listener "{name}"', where, nearest(name, vars(chorus)))
+            )
         return kind
 
     def claims(self, kind: type) -> bool:
-        return any(base.__name__ == "Listener" and base.__module__ == "chorus" for base in get_bases(kind)[1:])
+        return any(
+            base.__name__ == "Listener" and base.__module__ == "chorus"
+            for base in get_bases(kind)[1:]
+        )
 
     def read(self, kind: type, where: Where | None) -> AdaptedClassSpec:
         if kind.__name__ == "Conductor":
-            raise UserError(Problem("Conductor needs Chorus' session", where, "the pipeline conducts"))
-        own_names = {name for base in get_bases(kind) if base.__name__ != "Listener" for name in vars(base)}
+            raise UserError(
+                Problem("Conductor needs Chorus' session", where, "the pipeline conducts")
+            )
+        own_names = {
+            name for base in get_bases(kind) if base.__name__ != "Listener" for name in vars(base)
+        }
         points = [point for point, method in METHODS.items() if method in own_names]
         arguments = {point: ("outputs",) if point == "after_train_iter" else () for point in points}
         writes_outside = ("file",) if kind.__name__ == "FileWriter" else ()

@@ -1,4 +1,6 @@
-"""`hookflow.load`, `runs` and `load_run`: files, dicts, overrides and mistakes; what a run has recorded; all names."""
+"""`hookflow.load`, `runs` and `load_run`: files, dicts, overrides and mistakes;
+what a run has recorded; all names.
+"""
 
 import os
 import shutil
@@ -53,15 +55,25 @@ def test_the_graph_is_that_of_networkx_and_has_the_reasons(toy: dict[str, Any]) 
     assert edges.keys() == {("reader", "writer"), ("maker", "taker")}
     stated, flow_edge = edges["reader", "writer"], edges["maker", "taker"]
     assert (stated["kind"], stated["reason"], stated["kept"]) == ("file", "stated", True)
-    assert (flow_edge["kind"], flow_edge["source"], flow_edge["slots"]) == ("flow", "theirs", ("theirs",))
+    assert (flow_edge["kind"], flow_edge["source"], flow_edge["slots"]) == (
+        "flow",
+        "theirs",
+        ("theirs",),
+    )
     order = [names[node] for node in nx.lexicographical_topological_sort(kept)]
     assert tuple(order) == pipeline.plan.order[point]
 
-    (lost,) = [edge for *_, edge in pipeline.graph(point, dropped=True).edges(data=True) if not edge["kept"]]
+    (lost,) = [
+        edge
+        for *_, edge in pipeline.graph(point, dropped=True).edges(data=True)
+        if not edge["kept"]
+    ]
     assert (lost["kind"], lost["slots"], lost["reason"]) == ("flow", ("mine",), "contradicted")
     assert [(edge.first, edge.then) for edge in lost["against"]] == [("reader", "writer")]
     assert kept.nodes[0].keys() == {"hook", "point", "half", "phase", "binding", "spec"}
-    assert {node: at for node, at in pipeline.graph().nodes(data="point") if at == point} == dict.fromkeys(kept, point)
+    assert {
+        node: at for node, at in pipeline.graph().nodes(data="point") if at == point
+    } == dict.fromkeys(kept, point)
     with pytest.raises(hookflow.UserError, match="after_train_iter"):
         pipeline.graph("after_train_itr")
 
@@ -88,7 +100,9 @@ def test_overrides_go_over_a_file_and_over_a_dict(toy: dict[str, Any]) -> None:
     assert toy["run"] == {"name": "toy", "max_epochs": 3}, "what was given is left alone"
 
 
-def test_all_mistakes_are_told_with_the_part_of_the_dict_or_override_that_is_wrong(toy: dict[str, Any]) -> None:
+def test_all_mistakes_are_told_with_the_part_of_the_dict_or_override_that_is_wrong(
+    toy: dict[str, Any],
+) -> None:
     toy["run"]["sed"] = 1
     with pytest.raises(hookflow.UserError) as error:
         hookflow.load(toy, {"run.max_epochs": "many"})
@@ -104,7 +118,10 @@ def test_all_mistakes_are_told_with_the_part_of_the_dict_or_override_that_is_wro
         _ = hookflow.load(TOY, {"hooks.f": table, "hooks.clip.args": {"max_nrm": 1.0}}).plan
     places = {problem.message: str(problem.where) for problem in error.value.problems}
     assert places['there is no point "after_vall"'] == 'overrides["hooks.f"]["points"][1]'
-    assert places['hook "clip" takes no argument "max_nrm"'] == 'overrides["hooks.clip.args"]["max_nrm"]'
+    assert (
+        places['hook "clip" takes no argument "max_nrm"']
+        == 'overrides["hooks.clip.args"]["max_nrm"]'
+    )
     assert "object at 0x" not in str(error.value)
     assert "function" not in str(error.value)
 
@@ -124,7 +141,11 @@ def test_check_raises_what_is_not_there_and_returns_what_is_doubtful(toy: dict[s
     toy["hooks"]["late"] = {"use": "log", "when": "1 > 2"}
     toy["hooks"]["other"] = {"use": "ema"}
     pair = 'at before_{}, "ema" and "other" touch model, and no edge orders them'
-    wanted = ['hook "late": the condition "1 > 2" never holds', pair.format("val"), pair.format("test")]
+    wanted = [
+        'hook "late": the condition "1 > 2" never holds',
+        pair.format("val"),
+        pair.format("test"),
+    ]
     assert [problem.message for problem in hookflow.load(toy).check()] == wanted
     toy["model"]["use"] = "./toy.py:Nett"
     toy["hooks"]["clip"]["after"] = ["nobody"]
@@ -158,7 +179,9 @@ def test_these_are_the_public_names() -> None:
     assert NAMES == hookflow.__all__ == dir(hookflow)
     names: dict[str, object] = {}
     exec("from hookflow import *", names)
-    assert {name: names[name] for name in NAMES} == {name: getattr(hookflow, name) for name in NAMES}
+    assert {name: names[name] for name in NAMES} == {
+        name: getattr(hookflow, name) for name in NAMES
+    }
     with pytest.raises(AttributeError, match="no attribute 'tain'"):
         hookflow.tain  # noqa: B018
 
@@ -191,7 +214,9 @@ def test_scalars_are_columns(run: RecordedRun) -> None:
     assert all(isinstance(value, float) for value in loss["value"] + loss["time"])
     assert run.metrics["val"]["accuracy"] == run.scalars("val/accuracy")["value"][-1]
     for name, meant in (("losss", "loss"), ("accuracy", "val/accuracy")):
-        with pytest.raises(hookflow.UserError, match=f'never logged "{name}"\n    did you mean "{meant}"'):
+        with pytest.raises(
+            hookflow.UserError, match=f'never logged "{name}"\n    did you mean "{meant}"'
+        ):
             run.scalars("loss", name)
 
 
@@ -203,19 +228,27 @@ def test_checkpoints_are_listed_and_loaded(run: RecordedRun) -> None:
     assert run.checkpoint() == last == run.checkpoint(last.path.name)
     assert run.checkpoint("best").metrics["accuracy"] == max(run.scalars("val/accuracy")["value"])
     net = last.load_into(Net(), "model")
-    assert torch.equal(net.head.weight, torch.load(last.path / "model.pt", weights_only=True)["head.weight"])
+    assert torch.equal(
+        net.head.weight, torch.load(last.path / "model.pt", weights_only=True)["head.weight"]
+    )
     average = last.load_into(Net(), "ema")
     assert not torch.equal(average.head.weight, net.head.weight)
 
 
 def test_what_cannot_be_loaded_is_told(run: RecordedRun, tmp_path: Path) -> None:
-    with pytest.raises(hookflow.UserError, match=r'has no checkpoint "bets"\n.*did you mean "best"'):
+    with pytest.raises(
+        hookflow.UserError, match=r'has no checkpoint "bets"\n.*did you mean "best"'
+    ):
         run.checkpoint("bets")
-    with pytest.raises(hookflow.UserError, match=r'has no weights "model_eam"\n.*did you mean "model_ema"'):
+    with pytest.raises(
+        hookflow.UserError, match=r'has no weights "model_eam"\n.*did you mean "model_ema"'
+    ):
         run.checkpoint().load_into(Net(), "eam")
     with pytest.raises(RuntimeError, match="size mismatch"):
         run.checkpoint().load_into(Net(16), "model")
-    damaged = replace(run.checkpoint(), path=shutil.copytree(run.checkpoint().path, tmp_path / "damaged"))
+    damaged = replace(
+        run.checkpoint(), path=shutil.copytree(run.checkpoint().path, tmp_path / "damaged")
+    )
     os.truncate(damaged.path / "model.pt", 10)
     with pytest.raises(hookflow.UserError, match=r"cannot be used: model\.pt has 10 bytes"):
         damaged.load_into(Net(), "model")

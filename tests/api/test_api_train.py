@@ -1,4 +1,6 @@
-"""`hookflow.train`: here, in a process or a thread, in a notebook; what it raises; objects where a file has `use`."""
+"""`hookflow.train`: here, in a process or a thread, in a notebook; what it raises;
+objects where a file has `use`.
+"""
 
 import asyncio
 import json
@@ -33,7 +35,9 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def toy(**overrides: Any) -> Any:
-    return hookflow.load(TOY, {"run.threads": 1, **{key.replace("__", "."): v for key, v in overrides.items()}})
+    return hookflow.load(
+        TOY, {"run.threads": 1, **{key.replace("__", "."): v for key, v in overrides.items()}}
+    )
 
 
 class Saboteur(Hook):
@@ -51,12 +55,18 @@ class Saboteur(Hook):
 
 def sabotaged(act: Any) -> Any:
     return hookflow.load(
-        {"extends": str(TOY), "run": {"threads": 1, "max_epochs": 30}, "hooks": {"saboteur": {"use": Saboteur(act)}}}
+        {
+            "extends": str(TOY),
+            "run": {"threads": 1, "max_epochs": 30},
+            "hooks": {"saboteur": {"use": Saboteur(act)}},
+        }
     )
 
 
 @pytest.mark.parametrize("process", [False, True], ids=["here", "in a process of its own"])
-def test_a_run_is_trained_and_returned(tmp_path: Path, capsys: pytest.CaptureFixture[str], process: bool) -> None:
+def test_a_run_is_trained_and_returned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], process: bool
+) -> None:
     handlers = [signal.getsignal(number) for number in HANDLED]
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     threads = threading.enumerate()
@@ -68,12 +78,20 @@ def test_a_run_is_trained_and_returned(tmp_path: Path, capsys: pytest.CaptureFix
     assert "resumed " not in printed
     assert [signal.getsignal(number) for number in HANDLED] == handlers
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
-    wait_for(lambda: not any(each.name.startswith("hookflow") for each in {*threading.enumerate()} - {*threads}))
+    wait_for(
+        lambda: (
+            not any(
+                each.name.startswith("hookflow") for each in {*threading.enumerate()} - {*threads}
+            )
+        )
+    )
     assert run.metrics == hookflow.train(toy(), "none", runs=tmp_path).metrics
     assert capsys.readouterr().out == ""
 
 
-def test_what_check_and_python_warn_of_is_recorded_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_check_and_python_warn_of_is_recorded_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = logging.getLogger("mine")
 
     def warn() -> None:
@@ -90,12 +108,15 @@ def test_what_check_and_python_warn_of_is_recorded_once(tmp_path: Path, capsys: 
     shown, made = warnings.showwarning, logging.getLogRecordFactory()
     never = {"use": "early_stop", "args": {"monitor": "accuracy"}, "from": "40ep"}
     hooks = {"saboteur": {"use": Saboteur(warn)}, "never": never, "early_stop": {"enabled": False}}
-    pipeline = hookflow.load({"extends": str(TOY), "run": {"threads": 1, "max_epochs": 1}, "hooks": hooks})
+    pipeline = hookflow.load(
+        {"extends": str(TOY), "run": {"threads": 1, "max_epochs": 1}, "hooks": hooks}
+    )
     (doubt,) = pipeline.check()
     with pytest.warns(UserWarning, match="by warnings"):
         run = hookflow.train(pipeline, ui="plain", runs=tmp_path)
     messages = [
-        (item["it"], item["level"], item["source"], item["text"]) for item in records(RunDir(run.dir), "message")
+        (item["it"], item["level"], item["source"], item["text"])
+        for item in records(RunDir(run.dir), "message")
     ]
     never_fires, by_warnings, by_logging, caught = [item for item in messages if item[1] != "info"]
     assert never_fires == (0, "warn", "hookflow", f"<dict>: {doubt.message} ({doubt.hint})")
@@ -108,8 +129,12 @@ def test_what_check_and_python_warn_of_is_recorded_once(tmp_path: Path, capsys: 
     assert (warnings.showwarning, logging.getLogRecordFactory()) == (shown, made)
 
 
-def test_a_thread_may_train_and_records_may_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    thread = threading.Thread(target=hookflow.train, args=(toy(run__max_epochs=1), "json"), kwargs={"runs": tmp_path})
+def test_a_thread_may_train_and_records_may_be_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thread = threading.Thread(
+        target=hookflow.train, args=(toy(run__max_epochs=1), "json"), kwargs={"runs": tmp_path}
+    )
     thread.start()
     thread.join()
     shown = [json.loads(line)["k"] for line in capsys.readouterr().out.splitlines()]
@@ -117,7 +142,9 @@ def test_a_thread_may_train_and_records_may_be_shown(tmp_path: Path, capsys: pyt
     assert "end" in shown
 
 
-def test_what_a_hook_raises_is_raised_here_and_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_hook_raises_is_raised_here_and_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def act() -> None:
         raise ZeroDivisionError("of mine")
 
@@ -133,9 +160,13 @@ def test_what_a_hook_raises_is_raised_here_and_told_once(tmp_path: Path, capsys:
 def test_a_failure_in_a_process_of_its_own_has_its_exit_status(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import os\ndef bad(run):\n    os.kill(os.getpid(), 9)\n")
     bad = {"use": "./bad.py:bad", "points": ["after_train_iter"]}
-    (tmp_path / "bad.toml").write_text(TOY.read_text().replace("./toy.py", str(TOY.with_suffix(".py"))))
+    (tmp_path / "bad.toml").write_text(
+        TOY.read_text().replace("./toy.py", str(TOY.with_suffix(".py")))
+    )
     pipeline = hookflow.load(tmp_path / "bad.toml", {"hooks.bad": bad})
-    with pytest.raises(RuntimeError, match="ended with exit status 137: killed by SIGKILL; the kernel's"):
+    with pytest.raises(
+        RuntimeError, match="ended with exit status 137: killed by SIGKILL; the kernel's"
+    ):
         hookflow.train(pipeline, "none", runs=tmp_path, process=True)
 
 
@@ -146,7 +177,9 @@ def test_a_failure_in_a_process_of_its_own_has_its_exit_status(tmp_path: Path) -
         (signal.SIGTERM, hookflow.TrainingTerminatedError, r"SIGTERM received.*hookflow\.load_run"),
     ],
 )
-def test_a_signal_saves_and_is_raised(tmp_path: Path, number: int, raised: type[BaseException], text: str) -> None:
+def test_a_signal_saves_and_is_raised(
+    tmp_path: Path, number: int, raised: type[BaseException], text: str
+) -> None:
     handler = signal.getsignal(number)
     with pytest.raises(raised, match=text):
         hookflow.train(sabotaged(lambda: os.kill(os.getpid(), number)), "none", runs=tmp_path)
@@ -158,21 +191,31 @@ def test_a_signal_saves_and_is_raised(tmp_path: Path, number: int, raised: type[
 def test_ctrl_c_reaches_a_process_of_its_own(tmp_path: Path) -> None:
     def interrupt() -> None:
         wait_for(lambda: signal.getsignal(signal.SIGINT) is not signal.default_int_handler)
-        wait_for(lambda: any('"it":2' in log.read_text() for log in tmp_path.glob("toy/*/events.jsonl")))
+        wait_for(
+            lambda: any('"it":2' in log.read_text() for log in tmp_path.glob("toy/*/events.jsonl"))
+        )
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt, match="SIGINT received; resume it with: hookflow run --resume"):
+    with pytest.raises(
+        KeyboardInterrupt, match="SIGINT received; resume it with: hookflow run --resume"
+    ):
         hookflow.train(toy(run__max_epochs=100_000), "none", runs=tmp_path, process=True)
     thread.join()
     assert hookflow.load_run("latest", tmp_path).checkpoint().iter > 2
 
 
-def test_what_cannot_be_trained_is_told_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(hookflow.UserError, match=r'there is no ui "plan"\n.*did you mean "plain"\?'):
+def test_what_cannot_be_trained_is_told_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        hookflow.UserError, match=r'there is no ui "plan"\n.*did you mean "plain"\?'
+    ):
         hookflow.train(toy(), "plan", runs=tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(hookflow.UserError, match=r'there is no ui "\{.*\n.*auto, plain, json, none'):
+    with pytest.raises(
+        hookflow.UserError, match=r'there is no ui "\{.*\n.*auto, plain, json, none'
+    ):
         hookflow.train(TOY, {"run.max_epochs": 1}, runs=tmp_path)  # type: ignore[arg-type]
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(hookflow.UserError, match="torchrun has started several"):
@@ -181,9 +224,13 @@ def test_what_cannot_be_trained_is_told_before_it_begins(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("process", [False, True])
-def test_a_mistake_of_overrides_that_only_building_finds_is_placed_there(tmp_path: Path, process: bool) -> None:
+def test_a_mistake_of_overrides_that_only_building_finds_is_placed_there(
+    tmp_path: Path, process: bool
+) -> None:
     pipeline = toy(model__args__wdth=3)
-    with pytest.raises(hookflow.UserError, match=r'overrides\["model.args.wdth"\]: model takes no argument "wdth"'):
+    with pytest.raises(
+        hookflow.UserError, match=r'overrides\["model.args.wdth"\]: model takes no argument "wdth"'
+    ):
         hookflow.train(pipeline, ui="none", runs=tmp_path, process=process)
 
 
@@ -227,7 +274,10 @@ def test_a_model_that_exists_is_what_is_trained(tmp_path: Path) -> None:
     run = train(tmp_path, model={"use": net}, hooks={"save": {"use": "checkpoint"}})
     assert not torch.equal(net.head.weight, before)
     again = run.checkpoint().load_into(Net(6))
-    assert all(torch.equal(mine, saved) for mine, saved in zip(net.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(mine, saved)
+        for mine, saved in zip(net.parameters(), again.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,19 +289,28 @@ def test_a_model_that_exists_is_what_is_trained(tmp_path: Path) -> None:
         {"use": lambda seed: DataLoader(EXAMPLES, batch_size=8)},
         {
             "use": EXAMPLES,
-            "loader": {"batch_size": 8, "collate": lambda examples: torch.utils.data.default_collate(examples)},
+            "loader": {
+                "batch_size": 8,
+                "collate": lambda examples: torch.utils.data.default_collate(examples),
+            },
         },
     ],
     ids=["loader", "batches", "source", "function", "dataset"],
 )
 def test_data_that_exist_are_trained_on(tmp_path: Path, source: dict[str, Any]) -> None:
-    assert train(tmp_path, data={"train": source, "val": {"use": DataLoader(EXAMPLES, 16)}}).status == "finished"
+    assert (
+        train(tmp_path, data={"train": source, "val": {"use": DataLoader(EXAMPLES, 16)}}).status
+        == "finished"
+    )
 
 
 def test_a_task_that_exists_is_asked_for_its_loss(tmp_path: Path) -> None:
     log = {"log": {"use": "log"}}
     assert train(tmp_path, task={"use": OwnTask()}, hooks=log).scalars("own")["value"] == [1.0] * 8
-    assert train(tmp_path, task={"use": OwnTask().step}, hooks=log).scalars("own")["value"] == [1.0] * 8
+    assert (
+        train(tmp_path, task={"use": OwnTask().step}, hooks=log).scalars("own")["value"]
+        == [1.0] * 8
+    )
 
 
 def test_functions_classes_and_instances_are_hooks(tmp_path: Path) -> None:
@@ -267,7 +326,10 @@ def test_functions_classes_and_instances_are_hooks(tmp_path: Path) -> None:
 
     hooks = {
         "note": {"use": note, "points": ["after_train_epoch"]},
-        "some": {"use": partial(lambda run, to: to.append(run.epoch), to=seen), "points": ["after_train_epoch"]},
+        "some": {
+            "use": partial(lambda run, to: to.append(run.epoch), to=seen),
+            "points": ["after_train_epoch"],
+        },
         "counter": {"use": instance, "every": 2},
         "other": {"use": Counter, "args": {"step": 3}},
         "weighed": {"use": Weighed},
@@ -277,37 +339,59 @@ def test_functions_classes_and_instances_are_hooks(tmp_path: Path) -> None:
     assert (instance.seen, instance.name) == (8, "counter")
     recorded = tomllib.loads((run.dir / "pipeline.toml").read_text())
     assert recorded["model"]["use"] == "<object Net>"
-    assert {use for hook in recorded["hooks"].values() if (use := hook["use"]).startswith("<object")} == {
-        "<object note>", "<object partial>", "<object Counter>", "<object Counter 2>", "<object Weighed>"
-    }  # fmt: skip
+    assert {
+        use for hook in recorded["hooks"].values() if (use := hook["use"]).startswith("<object")
+    } == {
+        "<object note>",
+        "<object partial>",
+        "<object Counter>",
+        "<object Counter 2>",
+        "<object Weighed>",
+    }
     assert run.plan.hook("counter").about == "Counts what it has seen."
-    hookflow.train(hookflow.load(TOY, {"hooks.early_stop": {"use": Counter(2)}}), "none", runs=tmp_path)
+    hookflow.train(
+        hookflow.load(TOY, {"hooks.early_stop": {"use": Counter(2)}}), "none", runs=tmp_path
+    )
 
 
 @pytest.mark.parametrize(
     ("part", "wrong"),
     [
-        ({"model": {"use": {}.keys()}}, r"model must be a torch\.nn.*Module, and this makes a dict_keys"),
+        (
+            {"model": {"use": {}.keys()}},
+            r"model must be a torch\.nn.*Module, and this makes a dict_keys",
+        ),
         ({"model": {"use": Net(), "args": {"width": 3}}}, 'model takes no argument "width"'),
         ({"hooks": {"odd": {"use": Random()}}}, "Random has no method named like a point"),
-        ({"hooks": {"odd": {"use": Counter(1), "args": {"step": 3}}}}, 'hook "odd" takes no argument "step"'),
+        (
+            {"hooks": {"odd": {"use": Counter(1), "args": {"step": 3}}}},
+            'hook "odd" takes no argument "step"',
+        ),
         (
             {"optimizer": {"use": torch.optim.SGD(Net().parameters(), lr=0.1)}},
             r"optimizer\.use must make an optimizer.*\n.*give its class",
         ),
     ],
 )
-def test_an_object_that_does_not_fit_is_refused(tmp_path: Path, part: dict[str, Any], wrong: str) -> None:
+def test_an_object_that_does_not_fit_is_refused(
+    tmp_path: Path, part: dict[str, Any], wrong: str
+) -> None:
     with pytest.raises(hookflow.UserError, match=wrong):
         train(tmp_path, **part)
 
 
 def test_objects_are_only_here(tmp_path: Path) -> None:
-    with pytest.raises(hookflow.UserError, match=r"process of its own has none of the objects.*<object Net>"):
+    with pytest.raises(
+        hookflow.UserError, match=r"process of its own has none of the objects.*<object Net>"
+    ):
         hookflow.train(pipeline(model={"use": Net()}), "none", runs=tmp_path, process=True)
     run = train(tmp_path / "runs", model={"use": Net()}, hooks={"save": {"use": "checkpoint"}})
-    done = hookflow_here("run", "--resume", run.id, "--set", "run.max_epochs=3", "--detach", cwd=tmp_path, code=2)
-    assert re.search(r'pipeline\.toml:\d+:1: "<object Net>" stands for an object of the Python', done.stderr)
+    done = hookflow_here(
+        "run", "--resume", run.id, "--set", "run.max_epochs=3", "--detach", cwd=tmp_path, code=2
+    )
+    assert re.search(
+        r'pipeline\.toml:\d+:1: "<object Net>" stands for an object of the Python', done.stderr
+    )
     assert 'use = "./file.py:Name"' in done.stderr
     assert run.status == "finished", "what was refused has not been begun"
     assert hookflow_here("compare", run.id, run.id, cwd=tmp_path).returncode == 0
@@ -338,7 +422,9 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("jupyter_client.launcher.Popen", Spawned)
 
     def execute(*cells: str, allow_errors: bool = False) -> tuple[list[list[Any]], list[str]]:
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        notebook = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells]
+        )
         drawn: list[str] = []
 
         class Client(nbclient.NotebookClient):
@@ -349,7 +435,9 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
         where = {"metadata": {"path": str(tmp_path)}}
         limits = {"timeout": LIMIT, "startup_timeout": LIMIT, "iopub_timeout": LIMIT}
-        client = Client(notebook, kernel_name="python3", resources=where, allow_errors=allow_errors, **limits)
+        client = Client(
+            notebook, kernel_name="python3", resources=where, allow_errors=allow_errors, **limits
+        )
         with asyncio.Runner() as runner:
             runner.run(client.async_execute())
         return [cell.outputs for cell in notebook.cells], drawn
@@ -359,10 +447,14 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_run_is_bars_that_move_and_then_a_table_or_the_error_of_its_cell(executed: Any) -> None:
     failing = LOAD.replace('print("ten")', "1 / 0")
-    interrupted = LOAD.replace('print("ten")', "import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    interrupted = LOAD.replace(
+        'print("ten")', "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    )
     looks = "print(*(run.status for run in hookflow.runs()), hookflow.load_run().checkpoint().iter)"
     cells = (LOAD, TRAIN, LOOK, failing, TRAIN, interrupted, TRAIN, looks)
-    (loaded, trained, looked, _, failed, _, stopped, last), drawn = executed(*cells, allow_errors=True)
+    (loaded, trained, looked, _, failed, _, stopped, last), drawn = executed(
+        *cells, allow_errors=True
+    )
     assert loaded == []
     printed = [output.text for output in trained if output.output_type == "stream"]
     assert "".join(printed) == "ten\n", "a hook's own prints, and nothing else"
@@ -374,9 +466,15 @@ def test_a_run_is_bars_that_move_and_then_a_table_or_the_error_of_its_cell(execu
     assert "val accuracy" in table["text/plain"]
     assert "val accuracy" in table["text/html"]
     assert looked[0].text.startswith("finished dict_keys(['loss', 'accuracy']) 12")
-    assert [output.ename for output in failed if output.output_type == "error"] == ["ZeroDivisionError"]
-    assert not [output for output in failed if output.output_type == "stream"], "its traceback is printed once"
-    assert [output.ename for output in stopped if output.output_type == "error"] == ["KeyboardInterrupt"]
+    assert [output.ename for output in failed if output.output_type == "error"] == [
+        "ZeroDivisionError"
+    ]
+    assert not [output for output in failed if output.output_type == "stream"], (
+        "its traceback is printed once"
+    )
+    assert [output.ename for output in stopped if output.output_type == "error"] == [
+        "KeyboardInterrupt"
+    ]
     assert last[0].text == "interrupted failed finished 10\n"
 
 

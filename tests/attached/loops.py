@@ -1,4 +1,6 @@
-"""A loop of one's own, by hand and attached: a small network on batches that the global generator draws."""
+"""A loop of one's own, by hand and attached:
+a small network on batches that the global generator draws.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,7 +42,10 @@ def net_and_optimizer(seed: int = 1) -> tuple[Net, Optimizer]:
     return net, Adam(net.parameters(), lr=0.01)
 
 
-def by_hand(iters: int = ITERS, each: Callable[[int, Net, Optimizer], None] = lambda it, net, optimizer: None) -> Net:
+def by_hand(
+    iters: int = ITERS,
+    each: Callable[[int, Net, Optimizer], None] = lambda it, net, optimizer: None,
+) -> Net:
     """Train without hookflow. `each` is called before each step."""
     net, optimizer = net_and_optimizer()
     for it in range(iters):
@@ -70,7 +75,10 @@ def attached(
     run: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Net, Path]:
-    """Train in an attached loop; return the network and the run directory. `act` is called in each iteration."""
+    """Train in an attached loop; return the network and the run directory.
+
+    `act` is called in each iteration.
+    """
     net, optimizer = net_and_optimizer()
     tables = {"run": {"name": "own", **(run or {})}, "hooks": dict(hooks)}
     options = {"model": net, "optimizer": optimizer, "max_iters": iters, "runs": runs, **options}

@@ -17,7 +17,9 @@ ITERS = 200  # ranks agree within 100 ms, and an iteration takes a few
 
 
 def main(runs: str, meeting: str, strike_at: int) -> None:
-    """Train, and write the weights of this rank; rank 1 is sent SIGTERM in iteration `strike_at`, if that comes."""
+    """Train, and write the weights of this rank;
+    rank 1 is sent SIGTERM in iteration `strike_at`, if that comes.
+    """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     net, optimizer = net_and_optimizer()

@@ -1,4 +1,6 @@
-"""`hookflow.attach`: hooks in a loop of one's own compute what they compute by hand; a run goes on where it ended."""
+"""`hookflow.attach`: hooks in a loop of one's own compute what they compute by hand;
+a run goes on where it ended.
+"""
 
 import json
 import os
@@ -57,16 +59,38 @@ def _traced(point: str) -> Any:
 
 
 TRACED = (
-    *("before_run", "before_train", "before_train_epoch", "before_train_iter", "after_forward", "before_backward"),
-    *("after_backward", "before_optimizer_step", "after_optimizer_step", "after_train_iter", "before_val"),
-    *("before_val_epoch", "after_val_epoch", "after_val", "after_train_epoch", "after_train", "after_run"),
+    *(
+        "before_run",
+        "before_train",
+        "before_train_epoch",
+        "before_train_iter",
+        "after_forward",
+        "before_backward",
+    ),
+    *(
+        "after_backward",
+        "before_optimizer_step",
+        "after_optimizer_step",
+        "after_train_iter",
+        "before_val",
+    ),
+    *(
+        "before_val_epoch",
+        "after_val_epoch",
+        "after_val",
+        "after_train_epoch",
+        "after_train",
+        "after_run",
+    ),
 )
 for _point in TRACED:
     setattr(Tracer, _point, _traced(_point))
 
 
 def test_a_loop_with_the_default_hooks_trains_what_it_trains_alone(tmp_path: Path) -> None:
-    """It draws the same numbers: nothing is seeded, and a validation leaves the generators as they were."""
+    """It draws the same numbers: nothing is seeded,
+    and a validation leaves the generators as they were.
+    """
     net, folder = attached({}, tmp_path)
     assert same(net, by_hand())
     run = hookflow.load_run(folder)
@@ -81,13 +105,36 @@ def test_the_points_fire_in_the_order_of_the_loop(tmp_path: Path) -> None:
     tracer = Tracer()
     attached({"tracer": {"use": tracer}}, tmp_path, iters=2)
     batch = ["after_forward", "before_backward", "after_backward"]
-    iteration = ["before_train_iter", *batch * BATCHES, "before_optimizer_step", "after_optimizer_step"]
+    iteration = [
+        "before_train_iter",
+        *batch * BATCHES,
+        "before_optimizer_step",
+        "after_optimizer_step",
+    ]
     validation = ["before_val", "before_val_epoch", "after_val_epoch", "after_val"]
     assert tracer.seen == [
-        *((point, 0) for point in ("before_run", "before_train", "before_train_epoch", *validation, *iteration)),
+        *(
+            (point, 0)
+            for point in (
+                "before_run",
+                "before_train",
+                "before_train_epoch",
+                *validation,
+                *iteration,
+            )
+        ),
         ("after_train_iter", 1),
         *((point, 1) for point in iteration),
-        *((point, 2) for point in ("after_train_iter", "after_train_epoch", *validation, "after_train", "after_run")),
+        *(
+            (point, 2)
+            for point in (
+                "after_train_iter",
+                "after_train_epoch",
+                *validation,
+                "after_train",
+                "after_run",
+            )
+        ),
     ]
 
 
@@ -106,7 +153,9 @@ def test_hooks_compute_what_the_same_does_by_hand(tmp_path: Path) -> None:
     for one, other in zip(weights(net), weights(reference), strict=True):
         torch.testing.assert_close(one, other)
     rates = logged(RunDir(folder), "lr")
-    assert [rates[1], rates[2], rates[3], rates[9]] == pytest.approx([0.0, 0.01 / 3, 0.02 / 3, 0.01])
+    assert [rates[1], rates[2], rates[3], rates[9]] == pytest.approx(
+        [0.0, 0.01 / 3, 0.02 / 3, 0.01]
+    )
 
 
 def test_the_loss_of_an_iteration_is_the_mean_of_its_batches(tmp_path: Path) -> None:
@@ -134,11 +183,18 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.parametrize("saves", [["after_val"], [{"at": "after_train_iter", "every": 3}, "after_val"]])
+@pytest.mark.parametrize(
+    "saves", [["after_val"], [{"at": "after_train_iter", "every": 3}, "after_val"]]
+)
 @pytest.mark.parametrize("at", [0, 1, 5, 8, 9, ITERS - 1])
-def test_a_run_that_was_killed_goes_on_as_if_it_had_not(tmp_path: Path, saves: list[Any], at: int) -> None:
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not(
+    tmp_path: Path, saves: list[Any], at: int
+) -> None:
     """Also where it was killed in an iteration, after a validation of which the checkpoint is."""
-    hooks = {**EVERYTHING, "checkpoint": {"use": "checkpoint", "points": saves, "args": {"monitor": "loss"}}}
+    hooks = {
+        **EVERYTHING,
+        "checkpoint": {"use": "checkpoint", "points": saves, "args": {"monitor": "loss"}},
+    }
     net, whole = attached(hooks, tmp_path / "whole")
 
     def crash(it: int, run: Any) -> None:
@@ -155,7 +211,9 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not(tmp_path: Path, saves: l
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_stops_the_loop_with_a_checkpoint(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_stops_the_loop_with_a_checkpoint(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     net, whole = attached(EVERYTHING, tmp_path / "whole")
     handlers = [signal.getsignal(each) for each in HANDLED]
 
@@ -181,10 +239,14 @@ def test_a_command_is_heard_and_a_stopped_loop_leaves_its_block(tmp_path: Path) 
 
     def stop(it: int, run: Any) -> None:
         if it == 3:
-            run._loop.safe_point.signals.command({"id": "1", "cmd": "stop", "args": [], "by": "me", "t": 0.0})
+            run._loop.safe_point.signals.command(
+                {"id": "1", "cmd": "stop", "args": [], "by": "me", "t": 0.0}
+            )
 
     net, optimizer = net_and_optimizer()
-    with hookflow.attach({"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=9, runs=tmp_path) as run:
+    with hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=9, runs=tmp_path
+    ) as run:
         for it in run:
             run.backward(net(draw()[0]).square().mean())
             stop(it, run)
@@ -198,7 +260,9 @@ def test_a_command_is_heard_and_a_stopped_loop_leaves_its_block(tmp_path: Path) 
 
 
 def test_a_hook_that_ends_the_run_lets_the_block_go_on(tmp_path: Path) -> None:
-    hooks = {"stop": {"use": "early_stop", "args": {"monitor": "loss", "patience": 1, "min_delta": 10.0}}}
+    hooks = {
+        "stop": {"use": "early_stop", "args": {"monitor": "loss", "patience": 1, "min_delta": 10.0}}
+    }
     _, folder = attached(hooks, tmp_path)
     run = hookflow.load_run(folder)
     assert run.status == "finished"
@@ -244,9 +308,13 @@ def test_what_is_kept_goes_on_too(tmp_path: Path) -> None:
         net, optimizer = net_and_optimizer()
         source = Source()
         kept = {"source": source}
-        hooks = {"checkpoint": {"use": "checkpoint", "points": [{"at": "after_train_iter", "every": 3}]}}
+        hooks = {
+            "checkpoint": {"use": "checkpoint", "points": [{"at": "after_train_iter", "every": 3}]}
+        }
         tables = {"run": {"name": "own", "max_iters": 8}, "hooks": hooks}
-        attachment = hookflow.attach(tables, model=net, optimizer=optimizer, kept=kept, runs=runs, resume=resume)
+        attachment = hookflow.attach(
+            tables, model=net, optimizer=optimizer, kept=kept, runs=runs, resume=resume
+        )
         with attachment as run:
             for it in run:
                 run.backward(net(source.draw()).square().mean())
@@ -268,7 +336,9 @@ def test_without_a_checkpoint_a_resume_begins_a_run(tmp_path: Path) -> None:
 
 
 def test_batches_are_changed_and_reports_are_read(tmp_path: Path) -> None:
-    """`resize` and `mixup` change batches; `accuracy` reads what is reported, over whole validations."""
+    """`resize` and `mixup` change batches; `accuracy` reads what is reported,
+    over whole validations.
+    """
     net, optimizer = net_and_optimizer()
     batches = [draw() for _ in range(3)]
     hooks = {
@@ -293,7 +363,9 @@ def test_batches_are_changed_and_reports_are_read(tmp_path: Path) -> None:
         metrics = dict(run.metrics)
     net.eval()
     inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    assert metrics["accuracy"] == pytest.approx(float((net(inputs).argmax(1) == targets).float().mean()))
+    assert metrics["accuracy"] == pytest.approx(
+        float((net(inputs).argmax(1) == targets).float().mean())
+    )
     assert metrics["loss"] == pytest.approx(cross_entropy(net(inputs), targets).item(), rel=1e-5)
 
 
@@ -304,15 +376,23 @@ def double(run: Any, batch: Any) -> None:
 
 def test_several_optimizers_step_each_with_its_own_points(tmp_path: Path) -> None:
     one, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    optimizers = {name: torch.optim.SGD(net.parameters(), 0.1) for name, net in (("one", one), ("other", other))}
+    optimizers = {
+        name: torch.optim.SGD(net.parameters(), 0.1)
+        for name, net in (("one", one), ("other", other))
+    }
     seen = []
 
     def note(run: Any) -> None:
         seen.append([*run.stepping])
 
-    tables = {"run": {"name": "own"}, "hooks": {"note": {"use": note, "points": ["before_optimizer_step"]}}}
+    tables = {
+        "run": {"name": "own"},
+        "hooks": {"note": {"use": note, "points": ["before_optimizer_step"]}},
+    }
     models = {"one": one, "other": other}
-    with hookflow.attach(tables, model=models, optimizer=optimizers, max_iters=2, runs=tmp_path) as run:
+    with hookflow.attach(
+        tables, model=models, optimizer=optimizers, max_iters=2, runs=tmp_path
+    ) as run:
         for _ in run:
             for name, net in models.items():
                 run.backward(net(torch.ones(1, 2)).square().mean())
@@ -321,7 +401,9 @@ def test_several_optimizers_step_each_with_its_own_points(tmp_path: Path) -> Non
     assert seen == [["one"], ["other"]] * 2
 
 
-def test_hello_and_goodbye_around_a_main(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hello_and_goodbye_around_a_main(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def say(text: str) -> Any:
         return lambda run: print(text)
 
@@ -330,14 +412,21 @@ def test_hello_and_goodbye_around_a_main(tmp_path: Path, capsys: pytest.CaptureF
         "goodbye": {"use": say("goodbye"), "points": ["after_run"], "phase": "last"},
         "half": {"use": say("half"), "points": ["half_way"]},
     }
-    tables = {"run": {"name": "main"}, "points": {"half_way": {"follows": "before_train"}}, "hooks": hooks}
+    tables = {
+        "run": {"name": "main"},
+        "points": {"half_way": {"follows": "before_train"}},
+        "hooks": hooks,
+    }
     with hookflow.attach(tables, runs=tmp_path) as run:
         print("main")
         run.fire("half_way")
     assert capsys.readouterr().out.split() == ["hello", "main", "half", "goodbye"]
     recorded = hookflow.load_run("main", tmp_path)
     assert (recorded.status, recorded.checkpoints) == ("finished", [])
-    with pytest.raises(UserError, match="how many iterations"), hookflow.attach(tables, runs=tmp_path) as run:
+    with (
+        pytest.raises(UserError, match="how many iterations"),
+        hookflow.attach(tables, runs=tmp_path) as run,
+    ):
         for _ in run:
             raise AssertionError
 
@@ -362,9 +451,13 @@ def test_what_the_block_raises_is_recorded_and_raised(tmp_path: Path) -> None:
 
 
 def test_a_block_can_be_entered_again_and_in_a_thread(tmp_path: Path) -> None:
-    """As the cells of a notebook are: each time it is a run of its own, and no handler or hook is left."""
+    """As the cells of a notebook are: each time it is a run of its own,
+    and no handler or hook is left.
+    """
     net, optimizer = net_and_optimizer()
-    attachment = hookflow.attach({"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=2, runs=tmp_path)
+    attachment = hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=2, runs=tmp_path
+    )
 
     def cell() -> None:
         with attachment as run:
@@ -386,7 +479,9 @@ def test_a_block_can_be_entered_again_and_in_a_thread(tmp_path: Path) -> None:
 
 def test_a_validation_stands_between_iterations(tmp_path: Path) -> None:
     net, optimizer = net_and_optimizer()
-    attachment = hookflow.attach({"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=3, runs=tmp_path)
+    attachment = hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=3, runs=tmp_path
+    )
     with pytest.raises(UserError, match="middle of an iteration"), attachment as run:
         for _ in run:
             run.backward(net(draw()[0]).square().mean())
@@ -406,7 +501,9 @@ def test_a_validation_stands_between_iterations(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
     net, optimizer = net_and_optimizer()
-    attachment = hookflow.attach({"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=3, runs=tmp_path)
+    attachment = hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=3, runs=tmp_path
+    )
     with pytest.raises(ArithmeticError, match="the loss is NaN in iteration 1"), attachment as run:
         for _ in run:
             run.backward(net(draw()[0]).square().mean() * float("nan"))
@@ -415,10 +512,18 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
 MISTAKES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"run": {"name": "own", "accumulate": 2}}, {}, "run.accumulate is for hookflow's own loop"),
     ({"run": {"name": "own", "on_nan": "skip"}}, {}, 'on_nan = "skip"'),
-    ({"run": {"name": "own"}, "distributed": {"backend": "gloo"}}, {}, "[distributed] is not for a pipeline of hooks"),
+    (
+        {"run": {"name": "own"}, "distributed": {"backend": "gloo"}},
+        {},
+        "[distributed] is not for a pipeline of hooks",
+    ),
     ({"run": {"name": "own"}, "hooks": {"a": {"use": "grad_clp"}}}, {}, 'did you mean "grad_clip"'),
     ({"run": {"name": "own"}, "hooks": {"a": {"use": "param_stats", "args": {"x": 1}}}}, {}, '"x"'),
-    ({"run": {"name": "own"}}, {"optimizer": nn.Linear(1, 1)}, "must be a torch.optim.Optimizer, not a Linear"),
+    (
+        {"run": {"name": "own"}},
+        {"optimizer": nn.Linear(1, 1)},
+        "must be a torch.optim.Optimizer, not a Linear",
+    ),
     ({"run": {"name": "own"}}, {"model": "net"}, "must be a torch.nn.Module, not a str"),
     ({"run": {"name": "own"}}, {"kept": {"loader": [1]}}, "without state_dict()"),
     ({"run": {"name": "own"}, "model": {"use": Net}}, {}, "the section [optimizer] is missing"),
@@ -437,12 +542,16 @@ def test_mistakes_are_refused_before_there_is_a_run(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_loop_that_does_not_offer_what_a_hook_needs_is_refused_at_its_first_iteration(tmp_path: Path) -> None:
+def test_a_loop_that_does_not_offer_what_a_hook_needs_is_refused_at_its_first_iteration(
+    tmp_path: Path,
+) -> None:
     net, optimizer = net_and_optimizer()
 
     def loop(use: str, **args: Any) -> None:
         tables = {"run": {"name": "own"}, "hooks": {"hook": {"use": use, "args": args}}}
-        with hookflow.attach(tables, model=net, optimizer=optimizer, max_iters=3, runs=tmp_path) as run:
+        with hookflow.attach(
+            tables, model=net, optimizer=optimizer, max_iters=3, runs=tmp_path
+        ) as run:
             for _ in run:
                 x, y = draw()
                 cross_entropy(net(x), y).backward()
@@ -461,12 +570,21 @@ def test_scaled_gradients_are_no_gradients_for_hooks(tmp_path: Path) -> None:
     def note(run: Any) -> None:
         norms.append(float(next(run.model.parameters()).grad.norm()))
 
-    tables = {"run": {"name": "own"}, "hooks": {"note": {"use": note, "points": ["before_optimizer_step"]}}}
+    tables = {
+        "run": {"name": "own"},
+        "hooks": {"note": {"use": note, "points": ["before_optimizer_step"]}},
+    }
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     x, y = draw()
     net.eval()
     expected = torch.autograd.grad(cross_entropy(net(x), y), next(net.parameters()))[0].norm()
-    options = {"model": net, "optimizer": optimizer, "max_iters": 1, "runs": tmp_path, "kept": {"scaler": scaler}}
+    options = {
+        "model": net,
+        "optimizer": optimizer,
+        "max_iters": 1,
+        "runs": tmp_path,
+        "kept": {"scaler": scaler},
+    }
     with hookflow.attach(tables, **options) as run:
         for _ in run:
             net.eval()
@@ -491,7 +609,9 @@ use = "lr_schedule"
 
 
 def test_the_commands_take_such_a_file_and_such_a_run(tmp_path: Path) -> None:
-    _, folder = attached({"clip": {"use": "grad_clip", "args": {"max_norm": 1.0}}}, tmp_path / "runs", iters=2)
+    _, folder = attached(
+        {"clip": {"use": "grad_clip", "args": {"max_norm": 1.0}}}, tmp_path / "runs", iters=2
+    )
     (tmp_path / "hooks.toml").write_text(HOOKS)
     for arguments in (["check"], ["graph"], ["explain"]):
         hookflow_here(*arguments, "hooks.toml", cwd=tmp_path, code=0)
@@ -525,7 +645,9 @@ def test_hooks_that_need_hookflows_own_loop_are_refused_with_the_reason(
     use: str, args: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(UserError) as caught:
-        hookflow.load({"run": {"name": "own"}, "hooks": {"hook": {"use": use, "args": args}}}).check()
+        hookflow.load(
+            {"run": {"name": "own"}, "hooks": {"hook": {"use": use, "args": args}}}
+        ).check()
     assert '"hook" cannot fire in a loop of one\'s own' in str(caught.value)
     assert why in str(caught.value)
 
@@ -560,7 +682,9 @@ def test_epochs_are_counted_where_they_have_a_length(tmp_path: Path) -> None:
 
 
 def test_a_validation_that_is_left_counts_for_nothing(tmp_path: Path) -> None:
-    """Its hooks are left, the average gives the weights back, and what is saved later is the state of then."""
+    """Its hooks are left, the average gives the weights back,
+    and what is saved later is the state of then.
+    """
     net, optimizer = net_and_optimizer()
     hooks = {"ema": {"use": "ema", "args": {"decay": 0.5}}}
     tables = {"run": {"name": "own"}, "hooks": hooks}
@@ -611,7 +735,9 @@ def test_the_best_weights_are_given_back(tmp_path: Path) -> None:
 def test_modes_of_the_model_are_the_loops_own(tmp_path: Path) -> None:
     net, optimizer = net_and_optimizer()
     net.eval()
-    with hookflow.attach({"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=2, runs=tmp_path) as run:
+    with hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=2, runs=tmp_path
+    ) as run:
         for _ in run:
             assert not net.training
             run.backward(net(draw()[0]).square().mean())

@@ -1,4 +1,6 @@
-"""`hookflow.attach` on several ranks, whose program has formed their group and wrapped the model."""
+"""`hookflow.attach` on several ranks, whose program has formed
+their group and wrapped the model.
+"""
 
 import os
 from pathlib import Path
@@ -18,12 +20,17 @@ def train(folder: Path, strike_at: int = -1) -> tuple[list[int], Path]:
     folder.mkdir(exist_ok=True)
     meeting = folder / f"meeting{len([*folder.iterdir()])}"
     runs = folder / "runs"
-    code = f"from tests.attached.ranked import main; main({str(runs)!r}, {str(meeting)!r}, {strike_at})"
+    code = (
+        f"from tests.attached.ranked import main; main({str(runs)!r}, {str(meeting)!r},"
+        f" {strike_at})"
+    )
     ranks = []
     for rank in range(2):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
         with (folder / f"output{rank}").open("ab") as output:
-            ranks.append(Spawned([PYTHON, "-c", code], env=environment, stdout=output, stderr=output))
+            ranks.append(
+                Spawned([PYTHON, "-c", code], env=environment, stdout=output, stderr=output)
+            )
     codes = [rank.wait(LIMIT) for rank in ranks]
     (run_dir,) = (runs / "own").iterdir()
     return codes, run_dir
@@ -31,7 +38,9 @@ def train(folder: Path, strike_at: int = -1) -> tuple[list[int], Path]:
 
 def test_ranks_train_stop_and_go_on_together(tmp_path: Path) -> None:
     codes, whole = train(tmp_path / "whole")
-    assert codes == [0, 0], [(tmp_path / "whole" / f"output{rank}").read_text() for rank in range(2)]
+    assert codes == [0, 0], [
+        (tmp_path / "whole" / f"output{rank}").read_text() for rank in range(2)
+    ]
     digests = [(whole / f"weights.{rank}").read_text() for rank in range(2)]
     assert digests[0] == digests[1]
     codes, run_dir = train(tmp_path / "struck", strike_at=4)
@@ -48,4 +57,6 @@ def test_ranks_without_a_group_are_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("WORLD_SIZE", "2")
     net, optimizer = net_and_optimizer()
     with pytest.raises(UserError, match="there is no process group"):
-        hookflow.attach({"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=1, runs=tmp_path)
+        hookflow.attach(
+            {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=1, runs=tmp_path
+        )

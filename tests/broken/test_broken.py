@@ -1,4 +1,7 @@
-"""Every kind of bad pipeline here says what its golden file says. HOOKFLOW_GOLDEN=write writes them anew."""
+"""Every kind of bad pipeline here says what its golden file says.
+
+HOOKFLOW_GOLDEN=write writes them anew.
+"""
 
 import os
 import re
@@ -14,7 +17,9 @@ PIPELINES = sorted(path.name for path in HERE.glob("*.toml"))
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_it_says_what_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_what_is_wrong(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(HERE)
     monkeypatch.setattr(sys, "argv", ["hookflow", "check", name])
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,6 @@
-"""hookflow's hooks as one callback in another trainer: they fire in order, and compute what they compute in our own."""
+"""hookflow's hooks as one callback in another trainer: they fire in order,
+and compute what they compute in our own.
+"""
 
 import os
 import signal
@@ -33,8 +35,21 @@ def _traced(point: str) -> Any:
 
 
 for _point in (
-    *("before_run", "before_train", "before_train_epoch", "before_train_iter", "before_optimizer_step"),
-    *("after_optimizer_step", "after_train_iter", "after_train_epoch", "after_val", "after_train", "after_run"),
+    *(
+        "before_run",
+        "before_train",
+        "before_train_epoch",
+        "before_train_iter",
+        "before_optimizer_step",
+    ),
+    *(
+        "after_optimizer_step",
+        "after_train_iter",
+        "after_train_epoch",
+        "after_val",
+        "after_train",
+        "after_run",
+    ),
 ):
     setattr(Tracer, _point, _traced(_point))
 
@@ -94,7 +109,12 @@ def only_run(folder: Path) -> RunDir:
     return RunDir(path)
 
 
-ITERATION = ["before_train_iter", "before_optimizer_step", "after_optimizer_step", "after_train_iter"]
+ITERATION = [
+    "before_train_iter",
+    "before_optimizer_step",
+    "after_optimizer_step",
+    "after_train_iter",
+]
 EPOCH = ["before_train_epoch", *ITERATION * 3, "after_train_epoch", "after_val"]
 WHOLE = ["before_run", "before_train", *EPOCH * 2, "after_train", "after_run"]
 
@@ -137,9 +157,13 @@ class TestHuggingFace:
                 model(**batch)["loss"].backward()
                 clip_grad_norm_(model.parameters(), 0.1)
                 optimizer.step()
-        assert all(torch.allclose(clipped[name], value) for name, value in model.state_dict().items())
+        assert all(
+            torch.allclose(clipped[name], value) for name, value in model.state_dict().items()
+        )
 
-    def test_the_training_is_the_same_with_and_without(self, hf: Any, train: Any, tmp_path: Path) -> None:
+    def test_the_training_is_the_same_with_and_without(
+        self, hf: Any, train: Any, tmp_path: Path
+    ) -> None:
         plain = hf.train_theirs(tmp_path / "plain", eval_strategy="epoch")
         watched = train(tables(tracer=TRACER), eval_strategy="epoch")
         assert all(torch.equal(watched[name], value) for name, value in plain.items())
@@ -147,7 +171,10 @@ class TestHuggingFace:
     def test_several_batches_are_one_iteration(self, train: Any) -> None:
         train(tables(tracer=TRACER), gradient_accumulation_steps=2)
         assert [it for name, it, _ in SEEN if name == "after_train_iter"] == [1, 2, 3, 4]
-        assert [(it, epoch) for name, it, epoch in SEEN if name == "after_train_epoch"] == [(2, 1), (4, 2)]
+        assert [(it, epoch) for name, it, epoch in SEEN if name == "after_train_epoch"] == [
+            (2, 1),
+            (4, 2),
+        ]
 
     def test_the_run_has_their_logs_and_metrics(self, train: Any, tmp_path: Path) -> None:
         train(tables(rates={"use": "lr_monitor"}), eval_strategy="epoch", logging_steps=2)
@@ -165,13 +192,21 @@ class TestHuggingFace:
 
     def test_a_signal_ends_their_training_after_its_step(self, train: Any, tmp_path: Path) -> None:
         with pytest.raises(SystemExit) as ended:
-            train(tables(strikes={"use": "tests.callbacks.test_callbacks:Strikes"}), num_train_epochs=9)
+            train(
+                tables(strikes={"use": "tests.callbacks.test_callbacks:Strikes"}),
+                num_train_epochs=9,
+            )
         assert ended.value.code == 143
         end = records(only_run(tmp_path / "runs"), "end")[-1]
         assert (end["status"], end["it"]) == ("interrupted", 2)
 
-    def test_a_resumed_training_goes_on_with_its_run(self, hf: Any, train: Any, tmp_path: Path) -> None:
-        hooks = tables(counts={"use": "tests.callbacks.test_callbacks:Counts"}, checkpoint={"use": "checkpoint"})
+    def test_a_resumed_training_goes_on_with_its_run(
+        self, hf: Any, train: Any, tmp_path: Path
+    ) -> None:
+        hooks = tables(
+            counts={"use": "tests.callbacks.test_callbacks:Counts"},
+            checkpoint={"use": "checkpoint"},
+        )
         saving = {"save_strategy": "steps", "save_steps": 2}
         whole = hf.train_theirs(tmp_path / "whole")
         train(hooks, **saving, max_steps=4)
@@ -184,7 +219,9 @@ class TestHuggingFace:
         state: Any = final_state(run_dir)
         assert state["hooks"]["counts"]["seen"] == 6
 
-    def test_a_resumed_training_without_its_run_is_refused(self, train: Any, tmp_path: Path) -> None:
+    def test_a_resumed_training_without_its_run_is_refused(
+        self, train: Any, tmp_path: Path
+    ) -> None:
         saving = {"save_strategy": "steps", "save_steps": 2}
         train(tables(tracer=TRACER), **saving, max_steps=4)
         with pytest.raises(UserError, match="goes on after step 4, and hookflow's run after 0"):
@@ -197,7 +234,9 @@ class TestHuggingFace:
             ({"use": "mixup", "args": {"classes": 3}}, "takes the batch at before_train_iter"),
         ],
     )
-    def test_what_their_trainer_does_not_offer_is_refused(self, hf: Any, hook: Any, why: str) -> None:
+    def test_what_their_trainer_does_not_offer_is_refused(
+        self, hf: Any, hook: Any, why: str
+    ) -> None:
         with pytest.raises(UserError, match=why):
             hookflow.callbacks.huggingface(tables(it=hook))
 
@@ -230,7 +269,9 @@ class TestLightning:
                 torch.nn.functional.cross_entropy(model(x), y).backward()
                 clip_grad_norm_(model.parameters(), 0.1)
                 optimizer.step()
-        assert all(torch.allclose(clipped[name], value) for name, value in model.state_dict().items())
+        assert all(
+            torch.allclose(clipped[name], value) for name, value in model.state_dict().items()
+        )
 
     def test_the_training_is_the_same_with_and_without(self, train: Any, tmp_path: Path) -> None:
         from tests.hooks import pl_training
@@ -249,10 +290,13 @@ class TestLightning:
 
     def test_validations_are_of_the_average(self, train: Any, tmp_path: Path) -> None:
         train(tables(ema={"use": "ema", "args": {"decay": 0.5}}))
-        averaged = [record["v"]["loss"] for record in records(only_run(tmp_path / "runs"), "metrics")]
+        averaged = [
+            record["v"]["loss"] for record in records(only_run(tmp_path / "runs"), "metrics")
+        ]
         train({**tables(tracer=TRACER), "run": {"name": "plain"}})
         plain = [
-            record["v"]["loss"] for record in records(RunDir(next((tmp_path / "runs/plain").iterdir())), "metrics")
+            record["v"]["loss"]
+            for record in records(RunDir(next((tmp_path / "runs/plain").iterdir())), "metrics")
         ]
         assert averaged[0] != plain[0]
 
@@ -266,10 +310,17 @@ class TestLightning:
         hooks = tables(log={"use": "log", "every": 1})
         callback = hookflow.callbacks.lightning(hooks, runs=str(tmp_path / "runs"))
         trainer = pl.Theirs(
-            max_epochs=1, accelerator="cpu", callbacks=[callback], accumulate_grad_batches=2, logger=False,
-            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-            default_root_dir=tmp_path, num_sanity_val_steps=0,
-        )  # fmt: skip
+            max_epochs=1,
+            accelerator="cpu",
+            callbacks=[callback],
+            accumulate_grad_batches=2,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            default_root_dir=tmp_path,
+            num_sanity_val_steps=0,
+        )
         trainer.fit(pl.Module(), pl.loader(16))
         model = pl.net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -286,7 +337,10 @@ class TestLightning:
 
     def test_a_resumed_training_goes_on_with_its_run(self, tmp_path: Path) -> None:
         pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
-        hooks = tables(counts={"use": "tests.callbacks.test_callbacks:Counts"}, checkpoint={"use": "checkpoint"})
+        hooks = tables(
+            counts={"use": "tests.callbacks.test_callbacks:Counts"},
+            checkpoint={"use": "checkpoint"},
+        )
         whole = pl.train_theirs(tmp_path / "whole", 2)
         file = ""
         for epochs in (1, 2):
@@ -334,9 +388,15 @@ class TestKeras:
             if hooks is not None:
                 callbacks.append(hookflow.callbacks.keras(hooks, runs=str(tmp_path / "runs")))
             history = model.fit(
-                x, y, batch_size=4, shuffle=False, verbose=0, validation_data=(x, y), callbacks=callbacks,
+                x,
+                y,
+                batch_size=4,
+                shuffle=False,
+                verbose=0,
+                validation_data=(x, y),
+                callbacks=callbacks,
                 **{"epochs": 2, **options},
-            )  # fmt: skip
+            )
             return model, history.history
 
         return train
@@ -347,10 +407,15 @@ class TestKeras:
         assert [name for name, *_ in SEEN] == expected
         assert [(it, epoch) for name, it, epoch in SEEN if name == "after_val"] == [(3, 1), (6, 2)]
 
-    def test_the_run_has_their_metrics_and_the_weights_are_the_same(self, train: Any, tmp_path: Path) -> None:
+    def test_the_run_has_their_metrics_and_the_weights_are_the_same(
+        self, train: Any, tmp_path: Path
+    ) -> None:
         plain, history = train(None)
         watched, _ = train(tables(tracer={**TRACER, "points": KERAS_POINTS}))
-        assert all((one == other).all() for one, other in zip(plain.get_weights(), watched.get_weights(), strict=True))
+        assert all(
+            (one == other).all()
+            for one, other in zip(plain.get_weights(), watched.get_weights(), strict=True)
+        )
         run_dir = only_run(tmp_path / "runs")
         measured = [record["v"]["loss"] for record in records(run_dir, "metrics")]
         assert measured == pytest.approx(history["val_loss"])

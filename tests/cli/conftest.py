@@ -1,4 +1,6 @@
-"""The command line in this process, and what it is called with: a folder, a small pipeline, a run that has ended."""
+"""The command line in this process, and what it is called with: a folder, a small pipeline,
+a run that has ended.
+"""
 
 import shutil
 from pathlib import Path
@@ -11,7 +13,9 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from tests.conftest import TESTS, circle, hookflow_here, train_toy
 
-SMALL = circle("default_hooks = false", "max_iters = 10").replace("hookflow.zoo.circle:Net", "torch.nn:Flatten")
+SMALL = circle("default_hooks = false", "max_iters = 10").replace(
+    "hookflow.zoo.circle:Net", "torch.nn:Flatten"
+)
 """A pipeline without hooks, which nothing trains."""
 
 HEAD = f"""\
@@ -39,7 +43,9 @@ args = {{ split = 1, examples = 16 }}
 def invoke(*arguments: object, code: int = 0, columns: int = 100) -> str:
     """Return what a command prints to stdout, and check its exit code. A UserError is raised."""
     environment = {"COLUMNS": str(columns)}
-    result = CliRunner().invoke(app, [*map(str, arguments)], env=environment, catch_exceptions=False)
+    result = CliRunner().invoke(
+        app, [*map(str, arguments)], env=environment, catch_exceptions=False
+    )
     assert result.exit_code == code, result.output
     return result.stdout
 
@@ -68,7 +74,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of runs with one of the toy pipeline: two epochs, a test, and a command in its log."""
+    """The folder of runs with one of the toy pipeline: two epochs, a test,
+    and a command in its log.
+    """
     keeps = "hooks.checkpoint.args={monitor='accuracy', keep=2, top=2}"
     run = train_toy(tmp_path_factory.mktemp("trained"), "run.max_epochs=2", "run.test=true", keeps)
     run.commands.write_text('{"id":"01234567","cmd":"pause","t":1.0,"by":"me"}\n')

@@ -1,4 +1,6 @@
-"""`hookflow check`: a valid pipeline in a few lines, its warnings, its mistakes; old runs, odd files, odd terminals."""
+"""`hookflow check`: a valid pipeline in a few lines, its warnings, its mistakes; old runs,
+odd files, odd terminals.
+"""
 
 import json
 import os
@@ -48,9 +50,13 @@ def pipelines(here: Path) -> None:
     (here / "short.toml").write_text(SHORT)
 
 
-def check(*overrides: str, file: str = "p.toml", options: tuple[str, ...] = (), code: int = 0) -> str:
+def check(
+    *overrides: str, file: str = "p.toml", options: tuple[str, ...] = (), code: int = 0
+) -> str:
     sets = [part for override in overrides for part in ("--set", override)]
-    return invoke("check", file, *sets, *options, code=code, columns=200 if file == "short.toml" else 100)
+    return invoke(
+        "check", file, *sets, *options, code=code, columns=200 if file == "short.toml" else 100
+    )
 
 
 STRICT = ("--strict",)
@@ -71,7 +77,9 @@ def test_offload_lists_who_may_fire_beside_the_training_and_what_keeps_the_other
     shown = check(prints, 'hooks.stats={use="param_stats"}', file=str(TOY), options=("--offload",))
     table = {line.split()[0]: line.strip() for line in shown.partition("\n\n")[2].splitlines()}
     assert re.fullmatch(r"print +0 B in [\d.e-]+ ms +offloaded to a process", table["print"])
-    assert re.fullmatch(r"stats +404 B in [\d.e-]+ ms +may be offloaded: offload = true", table["stats"])
+    assert re.fullmatch(
+        r"stats +404 B in [\d.e-]+ ms +may be offloaded: offload = true", table["stats"]
+    )
     assert re.fullmatch(r"clip +it writes grads at before_optimizer_step", table["clip"])
     found = json.loads(check(options=("--offload", *JSON)))["offload"]
     assert found["print"] == "may be offloaded: offload = true"
@@ -84,18 +92,24 @@ def test_an_ambiguous_order_is_named_and_is_not_strict_and_what_gave_way_is_told
     assert shown == check(CLASH)
     assert shown.startswith("p.toml is valid, with 1 ambiguous pair\n")
     assert (
-        "  ambiguous  clip and clip2 touch grads, at before_optimizer_step\n"
-        "             (state which fires first, by after or before; or that either may, by ambiguous_with)\n"
-    ) in shown
+        "  ambiguous  clip and clip2 touch grads, at before_optimizer_step\n             (state"
+        " which fires first, by after or before; or that either may, by ambiguous_with)\n" in shown
+    )
     allowed = check(CLASH, "hooks.clip.ambiguous_with=['clip2']", options=STRICT)
     assert allowed.startswith("p.toml is valid\n")
-    many = [f"hooks.h{k}={{use='builtins:print', points=['after_train_iter'], writes=['lr']}}" for k in range(60)]
+    many = [
+        f"hooks.h{k}={{use='builtins:print', points=['after_train_iter'], writes=['lr']}}"
+        for k in range(60)
+    ]
     shown = check(*many)
     assert shown.startswith("p.toml is valid, with at least 1,000 ambiguous pairs\n")
     assert "             and 994 or more\n" in shown
     sched = "hooks.sched={use='builtins:print', points=['after_train_iter'], writes=['lr']}"
     shown = check("hooks.print.reads=['lr']", "hooks.print.before=['sched']", sched)
-    assert "  gave way   at after_train_iter, sched before print (writes lr) gave way to: print before sched" in shown
+    assert (
+        "  gave way   at after_train_iter, sched before print (writes lr) gave way to: print before"
+        " sched" in shown
+    )
 
 
 SAVES = (
@@ -127,7 +141,9 @@ def test_what_nobody_can_have_meant_is_warned_of(here: Path) -> None:
     (here / "saves.py").write_text(SAVES)
     told = {}
     for case, overrides in WARNED.items():
-        assert check(*overrides, options=STRICT, code=1).startswith("p.toml is valid, with 1 warning\n"), case
+        assert check(*overrides, options=STRICT, code=1).startswith(
+            "p.toml is valid, with 1 warning\n"
+        ), case
         warnings = json.loads(check(*overrides, options=(*STRICT, *JSON), code=1))["warnings"]
         told[case] = [f"{each['message']}\n{each['hint']}" for each in warnings]
     check_cases("warnings.txt", told)
@@ -152,24 +168,45 @@ def test_what_may_be_meant_is_not_warned_of(overrides: list[str]) -> None:
 
 def test_hooks_can_be_left_out_shuffled_and_fire_at_times_and_in_each_epoch_of_an_overfit() -> None:
     short = "run.max_epochs=30", "run.overfit=4"
-    assert "  fires      log at after_train_iter: every 1ep, " in check(*short, "hooks.log.every=50")
-    assert "  fires      log at after_train_iter: every 4 iterations, " in check(*short, "hooks.log.every=4")
+    assert "  fires      log at after_train_iter: every 1ep, " in check(
+        *short, "hooks.log.every=50"
+    )
+    assert "  fires      log at after_train_iter: every 4 iterations, " in check(
+        *short, "hooks.log.every=4"
+    )
     by_class = "hooks.log.use='hookflow.hooks.builtin.log:Log'"
-    assert "  fires      log at after_train_iter: every 1ep, " in check(*short, by_class, "hooks.log.every=50")
+    assert "  fires      log at after_train_iter: every 1ep, " in check(
+        *short, by_class, "hooks.log.every=50"
+    )
     shown = check("hooks.print.every=500")
-    assert "  fires      print at after_train_iter: every 500 iterations, first at iteration 500: 6 times\n" in shown
-    assert "  hooks      2 hooks at 2 points; switched off: log, ema\n" in check(options=("--without", "log"))
-    assert "  hooks      1 hook at 1 point; switched off: clip, print, ema\n" in check(options=("--only", "log"))
-    assert "1 by the shuffle with seed 3 alone" in check("hooks.log.phase=normal", options=("--shuffle", "3"))
+    assert (
+        "  fires      print at after_train_iter: every 500 iterations, first at iteration 500: 6"
+        " times\n" in shown
+    )
+    assert "  hooks      2 hooks at 2 points; switched off: log, ema\n" in check(
+        options=("--without", "log")
+    )
+    assert "  hooks      1 hook at 1 point; switched off: clip, print, ema\n" in check(
+        options=("--only", "log")
+    )
+    assert "1 by the shuffle with seed 3 alone" in check(
+        "hooks.log.phase=normal", options=("--shuffle", "3")
+    )
 
 
-def test_a_bare_number_counts_iterations_and_a_doubtful_condition_has_its_own_place(here: Path) -> None:
-    text = SHORT.replace('["after_train_iter"]', '["before_run", { at = "after_train_iter", when = "ITER > 3" }]')
+def test_a_bare_number_counts_iterations_and_a_doubtful_condition_has_its_own_place(
+    here: Path,
+) -> None:
+    text = SHORT.replace(
+        '["after_train_iter"]', '["before_run", { at = "after_train_iter", when = "ITER > 3" }]'
+    )
     (here / "short.toml").write_text(text)
     assert "warning: short.toml:13:52: " in check(file="short.toml")
     often = ["after_train_iter", "after_val_iter"]
     each = ["after_train_epoch", "after_val", "after_run"]
-    mixed = check(f"hooks.print.points={[*often, *each]}", "hooks.print.every=10", options=JSON, code=2)
+    mixed = check(
+        f"hooks.print.points={[*often, *each]}", "hooks.print.every=10", options=JSON, code=2
+    )
     assert "would be iterations at after_train_iter" in mixed, "one number of two kinds is refused"
 
 
@@ -187,7 +224,9 @@ def test_a_key_without_effect_and_a_metric_without_a_mode_are_mistakes() -> None
     told = {hook: [refused("check", "p.toml", "--set", f"hooks.h={{{hook}}}")] for hook in MISTAKEN}
     check_cases("check-mistakes.txt", told)
     override = "--set", "hooks.clip.args.clip_value=1"
-    assert refused("check", "p.toml", *override).startswith(f"{' '.join(override)}: grad_clip needs max_norm or")
+    assert refused("check", "p.toml", *override).startswith(
+        f"{' '.join(override)}: grad_clip needs max_norm or"
+    )
 
 
 def test_an_editor_is_told_in_json() -> None:
@@ -195,15 +234,20 @@ def test_an_editor_is_told_in_json() -> None:
     assert (shown["valid"], shown["problems"], shown["warnings"]) == (True, [], [])
     (pair,) = shown["ambiguities"]
     assert (pair["first"], pair["then"], pair["slots"]) == ("clip", "clip2", ["grads"])
-    assert pair["hint"] == (
-        'state which is right. clip first, as now: after = ["clip"] in [hooks.clip2]; '
-        'clip2 first: after = ["clip2"] in [hooks.clip]; either: ambiguous_with = ["clip"] in [hooks.clip2]'
+    assert (
+        pair["hint"]
+        == 'state which is right. clip first, as now: after = ["clip"] in [hooks.clip2]; clip2'
+        ' first: after = ["clip2"] in [hooks.clip]; either: ambiguous_with = ["clip"] in'
+        " [hooks.clip2]"
     ), "the hint takes no side"
     assert {firing["hook"] for firing in shown["firings"]} == {"clip", "clip2", "log", "print"}
     wrong = json.loads(check("hooks.log.afer=[]", options=JSON, code=2))
     assert wrong["valid"] is False
     (problem,) = wrong["problems"]
-    assert (problem["source"], problem["hint"]) == ("--set hooks.log.afer=[]", 'did you mean "after"?')
+    assert (problem["source"], problem["hint"]) == (
+        "--set hooks.log.afer=[]",
+        'did you mean "after"?',
+    )
 
 
 OWN = """
@@ -252,7 +296,9 @@ def test_where_nothing_but_ascii_is_taken_there_are_substitutes() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has such a device")
-@pytest.mark.parametrize(("full", "why"), [("/dev/full", "No space left on device"), ("file", "File too large")])
+@pytest.mark.parametrize(
+    ("full", "why"), [("/dev/full", "No space left on device"), ("file", "File too large")]
+)
 def test_a_full_disk_or_quota_is_a_line_without_a_traceback(full: str, why: str) -> None:
     command = f"ulimit -f 0; exec {sys.executable} -m hookflow graph p.toml >{full}"
     done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
@@ -269,7 +315,9 @@ def test_a_full_disk_or_quota_is_a_line_without_a_traceback(full: str, why: str)
         ('optimizer.groups=[{match="*", args={lr=nan}}]', "optimizer.groups"),
     ],
 )
-def test_what_would_end_or_spoil_the_run_at_its_start_is_no_valid_pipeline(override: str, line: str) -> None:
+def test_what_would_end_or_spoil_the_run_at_its_start_is_no_valid_pipeline(
+    override: str, line: str
+) -> None:
     (problem,) = json.loads(check(override, options=JSON, code=2))["problems"]
     assert problem["source"] == f"--set {override}"
     assert line in problem["source"]

@@ -1,4 +1,6 @@
-"""`hookflow checkpoints`, `prune` and `fork`: what a run has stored, what of it is deleted, and what begins with it."""
+"""`hookflow checkpoints`, `prune` and `fork`: what a run has stored, what of it is deleted,
+and what begins with it.
+"""
 
 import json
 import math
@@ -24,9 +26,22 @@ from tests.runner.same import final_state
 
 def test_checkpoints_are_listed_with_their_names_and_damage(run: RunDir) -> None:
     heads, newest, older = invoke("checkpoints", "toy").splitlines()
-    assert heads.split() == ["checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state"]
+    assert heads.split() == [
+        "checkpoint",
+        "names",
+        "iter",
+        "epoch",
+        "metrics",
+        "size",
+        "age",
+        "state",
+    ]
     assert [newest.split()[k] for k in (0, 2, 3)] == ["it00000010", "10", "2"]
-    assert [older.split()[k] for k in (0, 2, 3)] == ["it00000005", "5", "1"], "the epoch it was saved in"
+    assert [older.split()[k] for k in (0, 2, 3)] == [
+        "it00000005",
+        "5",
+        "1",
+    ], "the epoch it was saved in"
     assert "last" in newest.split()[1].split(",")
     assert "accuracy=" in newest
     assert "best" in newest + older
@@ -84,9 +99,18 @@ def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(
     ]
     assert (abandoned.iter, abandoned.name, math.isnan(abandoned.value)) == (3, "loss", True)
     assert tested == ScalarRow(3, 0, 9.0, "test/loss", 7.0)
-    assert invoke("export", "logged").splitlines()[:2] == ["iteration,epoch,time,name,value", "1,0,1.0,loss,3.0"]
+    assert invoke("export", "logged").splitlines()[:2] == [
+        "iteration,epoch,time,name,value",
+        "1,0,1.0,loss,3.0",
+    ]
     exported = invoke("export", "logged", "--format", "jsonl").splitlines()
-    assert json.loads(exported[0]) == {"iteration": 1, "epoch": 0, "time": 1.0, "name": "loss", "value": 3.0}
+    assert json.loads(exported[0]) == {
+        "iteration": 1,
+        "epoch": 0,
+        "time": 1.0,
+        "name": "loss",
+        "value": 3.0,
+    }
     assert json.loads(exported[4])["value"] is None, "NaN is no JSON"
     assert "cannot be written: Is a directory" in refused("export", "--out", ".")
     Path("old.csv").write_text("old")
@@ -108,7 +132,9 @@ SAVED = ("it00000010", "it00000020", "it00000030", "exception-it00000031")
 
 @pytest.fixture
 def several(here: Path) -> list[RunDir]:
-    """Three runs that are over, each with three checkpoints, the first of them the best, and one after an error."""
+    """Three runs that are over, each with three checkpoints, the first of them the best,
+    and one after an error.
+    """
     runs = make_several(here / "runs", 3, upto=100)
     for run in runs:
         append(run, [end(t=1.79e9 + 100)])
@@ -126,9 +152,14 @@ def left(run: RunDir) -> set[str]:
 
 def test_the_newest_and_those_with_a_name_stay(several: list[RunDir]) -> None:
     first, second, third = several
-    heads, *rows = (line.split() for line in invoke("prune", first.id, second.id, "--yes").splitlines())
+    heads, *rows = (
+        line.split() for line in invoke("prune", first.id, second.id, "--yes").splitlines()
+    )
     assert heads == ["run", "name", "delete", "size", "stay"]
-    assert [(row[0], row[2], row[-1]) for row in rows] == [(first.id, "1", "2"), (second.id, "1", "2")]
+    assert [(row[0], row[2], row[-1]) for row in rows] == [
+        (first.id, "1", "2"),
+        (second.id, "1", "2"),
+    ]
     for run in (first, second):
         assert left(run) == {*SAVED, "best", "last"} - {SAVED[1]}
     assert left(third) == {*SAVED, "best", "last"}
@@ -150,7 +181,9 @@ def test_what_a_fork_began_with_stays_and_the_newest_of_its_parent(several: list
     assert left(second) == left(third) == set()
 
 
-def test_nothing_is_deleted_without_a_question_nor_of_a_run_that_goes_on(several: list[RunDir]) -> None:
+def test_nothing_is_deleted_without_a_question_nor_of_a_run_that_goes_on(
+    several: list[RunDir],
+) -> None:
     assert "add --yes" in refused("prune")
     assert left(several[0]) == {*SAVED, "best", "last"}
     first, second, third = several
@@ -164,7 +197,9 @@ def test_nothing_is_deleted_without_a_question_nor_of_a_run_that_goes_on(several
 
 
 def copy_of(run: RunDir, *, out_dir: Path | None = None) -> RunDir:
-    """Copy a run directory; with `out_dir`, the run keeps its checkpoints there, and the copy has a link to them."""
+    """Copy a run directory; with `out_dir`, the run keeps its checkpoints there,
+    and the copy has a link to them.
+    """
     if out_dir is not None:
         elsewhere = out_dir / run.path.parent.name / run.id
         elsewhere.parent.mkdir(parents=True)
@@ -185,7 +220,9 @@ def test_a_copy_with_checkpoints_of_its_own_is_pruned_alone(several: list[RunDir
     assert left(several[0]) == {*SAVED, "best", "last"}
 
 
-def test_the_checkpoints_of_another_run_are_not_pruned_through_a_copy(several: list[RunDir], here: Path) -> None:
+def test_the_checkpoints_of_another_run_are_not_pruned_through_a_copy(
+    several: list[RunDir], here: Path
+) -> None:
     first = several[0]
     copy = copy_of(first, out_dir=here / "elsewhere")
     assert str(first.path) in refused("prune", copy.id, "--all", "--yes")
@@ -195,7 +232,9 @@ def test_the_checkpoints_of_another_run_are_not_pruned_through_a_copy(several: l
     invoke("prune", "--all", "--yes")
     assert left(first) == {*SAVED, "best", "last", BACK_LINK}, "neither while their own run goes on"
     release(locks)
-    assert f"the checkpoints of {copy.id} belong to {first.path}: it is left out" in invoke("prune", "--all", "--yes")
+    assert f"the checkpoints of {copy.id} belong to {first.path}: it is left out" in invoke(
+        "prune", "--all", "--yes"
+    )
     assert left(first) == {BACK_LINK}
 
 
@@ -211,10 +250,16 @@ def test_a_link_to_a_run_is_that_run(several: list[RunDir], here: Path) -> None:
     assert f"the run {first.id} goes on" in refused("prune", str(link), "--all", "--yes")
     release(locks)
     invoke("prune", str(link), "--all", "--yes")
-    assert left(first) == {SAVED[1], SAVED[2], "last"}, "what a fork in the run's own folder began with stays"
+    assert left(first) == {
+        SAVED[1],
+        SAVED[2],
+        "last",
+    }, "what a fork in the run's own folder began with stays"
 
 
-def test_of_a_checkpoint_that_is_linked_to_another_disk_the_link_is_deleted(several: list[RunDir], here: Path) -> None:
+def test_of_a_checkpoint_that_is_linked_to_another_disk_the_link_is_deleted(
+    several: list[RunDir], here: Path
+) -> None:
     first = several[0]
     (first.checkpoints / SAVED[1]).rename(here / SAVED[1])
     (first.checkpoints / SAVED[1]).symlink_to(here / SAVED[1])
@@ -223,7 +268,9 @@ def test_of_a_checkpoint_that_is_linked_to_another_disk_the_link_is_deleted(seve
     assert (here / SAVED[1] / "model.pt").is_file()
 
 
-def test_a_run_is_deleted_with_the_checkpoints_that_it_keeps_elsewhere(several: list[RunDir], here: Path) -> None:
+def test_a_run_is_deleted_with_the_checkpoints_that_it_keeps_elsewhere(
+    several: list[RunDir], here: Path
+) -> None:
     first = several[0]
     elsewhere = here / "elsewhere"
     copy = copy_of(first, out_dir=elsewhere)
@@ -279,12 +326,21 @@ def parent(begun: Path, here: Path) -> RunDir:
 
 
 def test_a_fork_is_shown_with_its_parent(parent: RunDir) -> None:
-    shown = fork(f"{parent.id}:it00000010", "--set", "run.max_epochs=4", "--set", "optimizer.args.lr=0.01")
-    assert f"- {parent.id}:it00000010\n+ {parent.id} with run.max_epochs=4 optimizer.args.lr=0.01" in shown
+    shown = fork(
+        f"{parent.id}:it00000010", "--set", "run.max_epochs=4", "--set", "optimizer.args.lr=0.01"
+    )
+    assert (
+        f"- {parent.id}:it00000010\n+ {parent.id} with run.max_epochs=4 optimizer.args.lr=0.01"
+        in shown
+    )
     child = newest()
     assert child.parent() == (parent.id, "it00000010", 10, str(parent.checkpoints / "it00000010"))
     assert final_state(child)["optimizer"]["param_groups"][0]["lr"] == 0.01  # type: ignore[index]
-    assert child.describe()["overrides"] == ["run.seed=5", "run.max_epochs=4", "optimizer.args.lr=0.01"]
+    assert child.describe()["overrides"] == [
+        "run.seed=5",
+        "run.max_epochs=4",
+        "optimizer.args.lr=0.01",
+    ]
     fork(child.id, "--set", "run.max_epochs=5")
     third = newest()
     heads, *rows = invoke("runs").splitlines()
@@ -294,10 +350,15 @@ def test_a_fork_is_shown_with_its_parent(parent: RunDir) -> None:
     assert tree == [parent.id, f"└ {child.id}", f"  └ {third.id}"]
     assert [run.id for run in hookflow.runs(filter=f"parent == '{parent.id}'")] == [child.id]
     compared = invoke("compare", parent.id, child.id, third.id, code=1)
-    assert "B is a fork of A, from its it00000010 (iteration 10)\nC is a fork of B, from its it00000020" in compared
+    assert (
+        "B is a fork of A, from its it00000010 (iteration 10)\nC is a fork of B, from its"
+        " it00000020" in compared
+    )
     data = json.loads(invoke("compare", parent.id, child.id, "--format", "json", code=1))
     assert data["parents"] == [None, child.parent()._asdict()]  # type: ignore[union-attr]
-    assert re.search(rf"forked from +{parent.id}:it00000010 \(iteration 10\)", invoke("show", child.id))
+    assert re.search(
+        rf"forked from +{parent.id}:it00000010 \(iteration 10\)", invoke("show", child.id)
+    )
     alone = refused("rm", parent.id, "-y")
     assert f"the run {parent.id} has forks: {child.id}\n    delete these, too, or none" in alone
     invoke("rm", parent.id, child.id, third.id, "--yes")
@@ -310,11 +371,19 @@ def test_a_file_is_taken_as_it_is_now(parent: RunDir) -> None:
         FILE.replace('name = "mine"', 'name = "other"').replace("max_epochs = 3", "max_epochs = 4")
     )
     shown = fork(
-        f"{parent.id}:best", "other.toml", "--without", "accuracy", "--set", "hooks.checkpoint.args.monitor='loss'"
+        f"{parent.id}:best",
+        "other.toml",
+        "--without",
+        "accuracy",
+        "--set",
+        "hooks.checkpoint.args.monitor='loss'",
     )
     assert re.search(r"run.seed +5 → 0", shown) and "- accuracy" in shown
     assert newest().path.parent.name == "other"
-    assert newest().describe()["overrides"] == ["hooks.checkpoint.args.monitor='loss'", "hooks.accuracy.enabled=false"]
+    assert newest().describe()["overrides"] == [
+        "hooks.checkpoint.args.monitor='loss'",
+        "hooks.accuracy.enabled=false",
+    ]
 
 
 def test_mistakes(parent: RunDir) -> None:

@@ -1,4 +1,6 @@
-"""Every command explains itself and waits for no torch; what the shell completes; `hookflow new`."""
+"""Every command explains itself and waits for no torch;
+what the shell completes; `hookflow new`.
+"""
 
 import ast
 import inspect
@@ -69,13 +71,17 @@ def test_every_command_explains_itself_in_one_line_and_the_version_is_told() -> 
         first = inspect.cleandoc(command.help or "").partition("\n")[0]
         assert any(name in line.split() and first in line for line in lines), name
         assert first.endswith(".")
-        assert all(getattr(parameter, "help", "") for parameter in command.params), f"an option of {name} has no help"
+        assert all(getattr(parameter, "help", "") for parameter in command.params), (
+            f"an option of {name} has no help"
+        )
         assert first in " ".join(invoke(name, "--help", columns=80).split())
 
 
 def test_output_that_nobody_reads_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m hookflow explain schema | head -1"
-    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT
+    )
     assert (done.stdout, done.stderr) == ("{\n", "")
 
 
@@ -89,7 +95,9 @@ def test_what_is_not_there_is_told_in_words(name: str) -> None:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("command", "hint"), [("run", "; did you mean --set run.max_epochs=…?"), ("runs", "")])
+@pytest.mark.parametrize(
+    ("command", "hint"), [("run", "; did you mean --set run.max_epochs=…?"), ("runs", "")]
+)
 def test_an_unknown_option_that_is_a_key_of_run_is_pointed_to_it(command: str, hint: str) -> None:
     code, text = called(command, "--max-epochs", "3")
     assert code == 2
@@ -99,26 +107,40 @@ def test_an_unknown_option_that_is_a_key_of_run_is_pointed_to_it(command: str, h
 def test_they_wait_for_no_torch(tmp_path: Path) -> None:
     """None of them imports what the others did not, since one process calls all of them."""
     (tmp_path / "p.toml").write_text(PIPELINE)
-    code = (
-        "import sys; from hookflow.cli.app import main\n"
-        f"for line in {[*([name, *rest] for name, rest in ASKED.items()), ['check', 'p.toml', '--no-import']]!r}:\n"
-        "    sys.argv = ['hookflow', *line]\n"
-        "    try: main()\n"
-        "    except SystemExit as end: assert not end.code, line\n"
-        "    absent = ('torch', 'textual', 'numpy') + ('pydantic', 'networkx') * (line[0] == '--help')\n"
-        "    loaded = [name for name in absent if name in sys.modules]\n"
-        "    assert not loaded, (line, loaded)\n"
+    lines = [[name, *arguments] for name, arguments in ASKED.items()]
+    lines.append(["check", "p.toml", "--no-import"])
+    code = f"""
+import sys
+from hookflow.cli.app import main
+for line in {lines!r}:
+    sys.argv = ["hookflow", *line]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, line
+    absent = ["torch", "textual", "numpy"]
+    if line[0] == "--help":
+        absent += ["pydantic", "networkx"]
+    loaded = [name for name in absent if name in sys.modules]
+    assert not loaded, (line, loaded)
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
 
 
-def test_check_finds_a_module_where_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_finds_a_module_where_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the current folder neither of them."""
     report = '[hooks.report]\nuse = "reports:Report"\n'
     (tmp_path / "p.toml").write_text(circle("max_iters = 1", "threads = 1") + report)
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     (tmp_path / "reports.py").write_text("class Report:\n    def after_run(self): ...\n")
-    missing = [hookflow(*command, cwd=tmp_path) for command in (("check", "p.toml"), ("run", "p.toml", "--ui=plain"))]
+    missing = [
+        hookflow(*command, cwd=tmp_path)
+        for command in (("check", "p.toml"), ("run", "p.toml", "--ui=plain"))
+    ]
     assert [done.returncode for done in missing] == [2, 2]
     assert missing[0].stderr == missing[1].stderr
     assert 'there is no module "reports"\n' in missing[0].stderr
@@ -142,7 +164,9 @@ def test_the_dashboard_needs_a_whole_terminal(
     monkeypatch: pytest.MonkeyPatch, absent: str | None, environment: dict[str, str], expected: str
 ) -> None:
     for name in ("stdin", "stdout", "stderr"):
-        monkeypatch.setattr(sys, name, SimpleNamespace(isatty=lambda terminal=name != absent: terminal))
+        monkeypatch.setattr(
+            sys, name, SimpleNamespace(isatty=lambda terminal=name != absent: terminal)
+        )
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
     assert _choose_ui("auto") == expected
@@ -151,8 +175,14 @@ def test_the_dashboard_needs_a_whole_terminal(
 
 def test_without_a_terminal_no_dashboard_waits_for_keys(here: Path) -> None:
     make(here / "runs", upto=60)
-    for command in (("watch", "cifar", "--replay"), ("watch", "--ui", "tui"), ("run", str(TOY), "--ui=tui")):
-        assert "the dashboard needs a terminal\n    lines need none: --ui plain" in refused(*command)
+    for command in (
+        ("watch", "cifar", "--replay"),
+        ("watch", "--ui", "tui"),
+        ("run", str(TOY), "--ui=tui"),
+    ):
+        assert "the dashboard needs a terminal\n    lines need none: --ui plain" in refused(
+            *command
+        )
     assert len(all_runs(here / "runs")) == 1
 
 
@@ -232,7 +262,9 @@ def test_tab_offers(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("text", ["[hooks.ema", "hooks = 3", '[hooks]\nema = "ema"'])
-def test_a_pipeline_that_is_none_yet_offers_nothing_and_says_nothing(text: str, filled: Path, tab: Tab) -> None:
+def test_a_pipeline_that_is_none_yet_offers_nothing_and_says_nothing(
+    text: str, filled: Path, tab: Tab
+) -> None:
     (filled / "p.toml").write_text(f"[run]\n{text}")
     assert tab("hookflow why -p p.toml e") == []
     assert tab("hookflow run p.toml --without e") == []
@@ -256,7 +288,9 @@ def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
     hookflow_here("run", "spirals.toml", *options, cwd=here, code=0)
     shown = hookflow_here("show", cwd=here).stdout
     assert "finished" in shown
-    accuracy = next(line.split()[2] for line in shown.splitlines() if line.split()[:1] == ["accuracy"])
+    accuracy = next(
+        line.split()[2] for line in shown.splitlines() if line.split()[:1] == ["accuracy"]
+    )
     assert float(accuracy) > 0.9
     assert "best,last" in shown
 
@@ -264,7 +298,11 @@ def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
 @pytest.mark.parametrize("name", ["myCLASS", "NAME_of_it", "path", "simple_namespace"])
 def test_a_name_that_the_template_has_too_names_one_class(here: Path, name: str) -> None:
     use = new("hook", name).partition('use = "')[2].partition('"')[0]
-    (written,) = (node for node in ast.parse(Path(f"{name}.py").read_text()).body if isinstance(node, ast.ClassDef))
+    (written,) = (
+        node
+        for node in ast.parse(Path(f"{name}.py").read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
     imported = [
         (node.module, alias.name)
         for node in ast.parse(Path(f"test_{name}.py").read_text()).body
@@ -280,7 +318,15 @@ def test_a_hook_comes_with_a_pipeline_and_a_test_that_passes(here: Path) -> None
     assert printed.splitlines()[0] == "wrote weight_norm.py, weight_norm.toml, test_weight_norm.py"
     assert 'use = "./weight_norm.py:WeightNorm"' in printed
     hookflow_here("check", "weight_norm.toml", "--strict", cwd=here, code=0)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_weight_norm.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "test_weight_norm.py",
+    ]
     with Spawned(command, cwd=here, stdout=subprocess.PIPE, text=True) as tested:
         printed, _ = tested.communicate(timeout=LIMIT)
     assert tested.returncode == 0, printed
@@ -299,7 +345,14 @@ def test_nothing_is_overwritten(here: Path) -> None:
     assert {path.name: path.read_text() for path in here.glob("*.*")} == before
 
 
-NO_NAMES = ("pipeline my-net", "pipeline ../up", "hook class", "pipeline random", "hook torch", "hook ema")
+NO_NAMES = (
+    "pipeline my-net",
+    "pipeline ../up",
+    "hook class",
+    "pipeline random",
+    "hook torch",
+    "hook ema",
+)
 
 
 def test_a_name_that_cannot_be_one_is_refused(here: Path) -> None:

@@ -47,7 +47,10 @@ def begin() -> Iterator[Start]:
 @pytest.fixture
 def run_dir(new_run: NewRun, begin: Start) -> RunDir:
     """A run that goes on for as long as the test takes, and has a checkpoint."""
-    made = new_run("run.max_epochs=100000", 'hooks.slow={use="./common_hooks.py:slow", points=["after_backward"]}')
+    made = new_run(
+        "run.max_epochs=100000",
+        'hooks.slow={use="./common_hooks.py:slow", points=["after_backward"]}',
+    )
     begin(made)
     wait_for(lambda: bool(records(made, "epoch")))
     return made
@@ -56,10 +59,15 @@ def run_dir(new_run: NewRun, begin: Start) -> RunDir:
 def test_commands_of_the_shell_are_answered_with_their_iteration(run_dir: RunDir) -> None:
     listed = ctl().stdout
     assert "set HOOK.ARGUMENT=VALUE" in listed and "clip.max_norm" in listed
-    assert ctl("set", "clip.max_norm=0.5").stdout.startswith("set clip.max_norm=0.5 done at iteration ")
+    assert ctl("set", "clip.max_norm=0.5").stdout.startswith(
+        "set clip.max_norm=0.5 done at iteration "
+    )
     done = ctl("pause"), ctl("pause")
     assert [each.exit_code for each in done] == [0, 1]
-    assert done[1].stderr == "hookflow: refused: the run is paused already\n" or "refused" in done[1].stderr
+    assert (
+        done[1].stderr == "hookflow: refused: the run is paused already\n"
+        or "refused" in done[1].stderr
+    )
     assert ctl("off", "ema").exit_code == ctl("resume").exit_code == 0
     assert 'hook "ema"' not in refused("ctl", "toy", "off", "emma")
     assert "add --yes" in refused("ctl", "toy", "rewind")
@@ -69,7 +77,9 @@ def test_commands_of_the_shell_are_answered_with_their_iteration(run_dir: RunDir
     shown = CliRunner().invoke(app, ["show", "toy"]).stdout
     assert "set clip.max_norm=0.5" in shown and "off ema" in shown
     exported = CliRunner().invoke(app, ["export", "toy", "--format", "perfetto"]).stdout
-    assert {event["args"].get("iteration") for event in json.loads(exported)["traceEvents"]} > {None}
+    assert {event["args"].get("iteration") for event in json.loads(exported)["traceEvents"]} > {
+        None
+    }
     assert ctl("stop", "-y").exit_code == 0
 
 
@@ -82,11 +92,18 @@ def test_now_shows_the_hook_that_never_returns_and_the_stack_of_its_thread(
     monkeypatch.setenv("PATH", str(tmp_path))  # there is no py-spy
     shown = CliRunner().invoke(app, ["now", "toy"]).stdout
     where, *frames = shown.splitlines()[1:]
-    assert where.startswith(f"rank 0 (pid {child.pid}): ") and where.endswith('inside "hangs" at after_train_iter')
+    assert where.startswith(f"rank 0 (pid {child.pid}): ") and where.endswith(
+        'inside "hangs" at after_train_iter'
+    )
     assert re.fullmatch(r"  after_train_iter \(.*actors\.py:\d+\)", frames[0]), shown
     assert "actors.py" in run_dir.output.read_text(), "what the process has written itself"
     spy = tmp_path / "py-spy"
-    threads = 'Thread 1 (idle): "MainThread"', "    spied (a.py:3)", 'Thread 2 (idle): "other"', "    wait (b.py:4)"
+    threads = (
+        'Thread 1 (idle): "MainThread"',
+        "    spied (a.py:3)",
+        'Thread 2 (idle): "other"',
+        "    wait (b.py:4)",
+    )
     dumped = "\\n".join(["Process 1", "", *threads, ""])
     spy.write_text(f"#!/bin/sh\nprintf '{dumped}'")
     spy.chmod(0o755)
@@ -95,7 +112,9 @@ def test_now_shows_the_hook_that_never_returns_and_the_stack_of_its_thread(
     child.wait()
 
 
-def test_a_process_that_writes_no_stack_is_left_alone(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_writes_no_stack_is_left_alone(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SIGUSR2 would end it."""
     monkeypatch.setenv("PATH", "")
     assert "its stack is not known" in CliRunner().invoke(app, ["now", "toy"]).stdout
@@ -117,7 +136,9 @@ def has_said(run_dir: RunDir, text: str) -> bool:
     return any(record["text"] == text for record in records(run_dir, "message"))
 
 
-def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_stopped_with_a_checkpoint(
+    new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hookflow.cli.control.SAFE_POINT_TIMEOUT", LIMIT)
     monkeypatch.setattr("hookflow.cli.control.END_TIMEOUT", LIMIT)
     run_dir = new_run("run.max_epochs=100000")
@@ -133,10 +154,14 @@ def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, begin: Start, monke
     assert f"the run {run_dir.id} is not running" in refused("stop", "toy")
 
 
-def test_a_run_that_hangs_is_named_and_ended(new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_hangs_is_named_and_ended(
+    new_run: NewRun, begin: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hookflow.cli.control.SAFE_POINT_TIMEOUT", 0.1)
     monkeypatch.setattr(
-        commands, "STOP_SIGNALS", [(number, max(seconds, LIMIT)) for number, seconds in commands.STOP_SIGNALS[1:]]
+        commands,
+        "STOP_SIGNALS",
+        [(number, max(seconds, LIMIT)) for number, seconds in commands.STOP_SIGNALS[1:]],
     )
     run_dir = new_run('hooks.hangs={use="tests.distributed.actors:Hangs"}')
     training = begin(run_dir)

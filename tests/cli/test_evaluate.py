@@ -1,4 +1,6 @@
-"""`hookflow val`, `test`, `predict` and `run --dry-run`: what exists is evaluated or tried, and nothing changes."""
+"""`hookflow val`, `test`, `predict` and `run --dry-run`: what exists is evaluated or tried,
+and nothing changes.
+"""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +30,11 @@ def as_json(*arguments: str) -> dict[str, Any]:
 
 def everything(run: RunDir) -> dict[Path, bytes]:
     """Return the files of a run but for now.bin, which the end of its process removes."""
-    return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path != run.now}
+    return {
+        path: path.read_bytes()
+        for path in run.path.rglob("*")
+        if path.is_file() and path != run.now
+    }
 
 
 def test_the_metrics_are_those_of_the_run_itself(run: RunDir) -> None:
@@ -39,7 +45,9 @@ def test_the_metrics_are_those_of_the_run_itself(run: RunDir) -> None:
     assert (by_run["split"], by_run["it"], by_run["ep"]) == ("val", 10, 2)
     assert as_json("test", f"{run.id}:last")["metrics"] == recorded["test"]
     assert as_json("test", str(run.checkpoints / "it00000010"))["metrics"] == recorded["test"]
-    assert as_json("val", str(run.path), "--set", "data.val.args.examples=8")["data"]["examples"] == 8
+    assert (
+        as_json("val", str(run.path), "--set", "data.val.args.examples=8")["data"]["examples"] == 8
+    )
     assert everything(run) == before
 
 
@@ -49,21 +57,41 @@ def test_in_words(run: RunDir) -> None:
     assert on == "on 16 examples of SYNTHETIC points"
     assert [line.split()[0] for line in metrics] == ["loss", "accuracy"]
     one = f'{{use="{TOY.parent}/toy.py:Points", args={{split=1, examples=8}}}}'
-    sets = f"data.val={{a={one}, b={one}}}", "hooks.early_stop.enabled=false", "hooks.checkpoint.enabled=false"
-    lines = invoke("val", run.path, *(part for text in sets for part in ("--set", text))).splitlines()
-    assert lines[1:3] == ["a: on 8 examples of SYNTHETIC points", "b: on 8 examples of SYNTHETIC points"]
-    stream = f'data.val={{use="{TOY.parent}/data_loaders.py:Endless", loader={{batch_size=8, batches=2}}}}'
+    sets = (
+        f"data.val={{a={one}, b={one}}}",
+        "hooks.early_stop.enabled=false",
+        "hooks.checkpoint.enabled=false",
+    )
+    lines = invoke(
+        "val", run.path, *(part for text in sets for part in ("--set", text))
+    ).splitlines()
+    assert lines[1:3] == [
+        "a: on 8 examples of SYNTHETIC points",
+        "b: on 8 examples of SYNTHETIC points",
+    ]
+    stream = (
+        f'data.val={{use="{TOY.parent}/data_loaders.py:Endless", loader={{batch_size=8,'
+        " batches=2}}"
+    )
     assert invoke("val", run.path, "--set", stream).splitlines()[1] == "on 2 batches of Endless"
-    assert invoke("val", run.checkpoints / "it00000005").splitlines()[0].endswith("(iteration 5, epoch 1)")
+    assert (
+        invoke("val", run.checkpoints / "it00000005")
+        .splitlines()[0]
+        .endswith("(iteration 5, epoch 1)")
+    )
     head, on, file = invoke("predict", run.path, "--out", "rows.npz", "--split", "val").splitlines()
     assert head == f"val of toy {run.id}, it00000010 (iteration 10, epoch 2)"
     assert file == "  rows.npz: logits 16 × 3, predicted 16"
 
 
-def test_what_is_not_there_is_named_and_a_hook_that_raises_ends_it(run: RunDir, tmp_path: Path) -> None:
+def test_what_is_not_there_is_named_and_a_hook_that_raises_ends_it(
+    run: RunDir, tmp_path: Path
+) -> None:
     assert 'has no checkpoint "lst"\n    did you mean "last"?' in refused("val", f"{run.id}:lst")
     gone = (run.checkpoints / "it00000010").rename(tmp_path / "gone")
-    assert f"it00000010 of {run.id} cannot be used: manifest.json is missing" in refused("val", f"{run.id}:last")
+    assert f"it00000010 of {run.id} cannot be used: manifest.json is missing" in refused(
+        "val", f"{run.id}:last"
+    )
     gone.rename(run.checkpoints / "it00000010")
     assert "it is a file, and this takes a run" in refused("val", TOY)
     out = tmp_path / "a.npz"
@@ -71,12 +99,17 @@ def test_what_is_not_there_is_named_and_a_hook_that_raises_ends_it(run: RunDir, 
     assert refused("predict", run.path, "--out", out) == f"{out}: cannot be written: Is a directory"
     assert '\n    --split: did you mean "test"?' in refused("predict", run.path, "--split", "tset")
     other = refused("val", run.path, "--set", "model.args.width=3")
-    assert "model and optimizer must be those of the checkpoint" in other and "a run continues" not in other
+    assert (
+        "model and optimizer must be those of the checkpoint" in other
+        and "a run continues" not in other
+    )
     bad = 'hooks.bad={use="./common_hooks.py:Fails", args={place="after_test_iter"}}'
     invoke("test", run.path, "--set", bad, code=1)
 
 
-def test_what_is_not_finite_is_null_and_data_that_are_missing_are_told(new_run: NewRun, train_here: Train) -> None:
+def test_what_is_not_finite_is_null_and_data_that_are_missing_are_told(
+    new_run: NewRun, train_here: Train
+) -> None:
     hook = '{use="tests.support.callable_hooks:puts", args={value=nan}, points=["after_val_epoch"]}'
     test = '[data.test]\nuse = "./toy.py:Points"\nargs = { split = 2, examples = 16 }\n'
     run_dir = new_run("run.max_epochs=1", f"hooks.puts={hook}", swap=(test, ""))
@@ -90,18 +123,26 @@ def test_what_is_not_finite_is_null_and_data_that_are_missing_are_told(new_run: 
 
 def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    tracer = f'hooks.tracer={{use="./common_hooks.py:Tracer", phase="last", args={{file="{trace}"}}}}'
+    tracer = (
+        f'hooks.tracer={{use="./common_hooks.py:Tracer", phase="last", args={{file="{trace}"}}}}'
+    )
     run_dir = new_run(tracer, "run.max_epochs=1", "data.test.args={examples=8, split=2}")
     assert train_here(run_dir) == 0
     for command in ("val", "test", "predict"):
         trace.unlink()
-        as_json(command, str(run_dir.path), *["--out", str(tmp_path / "rows.npz")] * (command == "predict"))
+        as_json(
+            command,
+            str(run_dir.path),
+            *["--out", str(tmp_path / "rows.npz")] * (command == "predict"),
+        )
         check_golden(f"trace_{command}_only.txt", trace.read_text())
 
 
 @pytest.fixture(scope="module")
 def doubled(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A run whose hooks look at outputs, and one of which doubles every batch; another is inside the network."""
+    """A run whose hooks look at outputs, and one of which doubles every batch;
+    another is inside the network.
+    """
     from tests.conftest import train_toy
 
     keys = 'points=["forward"], modules=["head"], stages=["train", "val", "test"], enabled=false'
@@ -128,7 +169,10 @@ def test_the_averaged_weights_predict_every_example_in_order(
 ) -> None:
     logits = expected(doubled, 2)
     for ending in WRITER_BY_SUFFIX:
-        with monkeypatch.context() as patch, pytest.raises(UserError, match="cannot be written: No space left"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(UserError, match="cannot be written: No space left"),
+        ):
             Disk(tmp_path / "made", patch, "^write")
             predicted(doubled, tmp_path / "made" / f"rows{ending}")
     assert not any((tmp_path / "made").iterdir())
@@ -140,7 +184,9 @@ def test_the_averaged_weights_predict_every_example_in_order(
         arrays = dict(file)
     torch.testing.assert_close(torch.from_numpy(arrays["logits"]), logits)
     assert arrays["predicted"].tolist() == logits.argmax(1).tolist()
-    lines = [json.loads(line) for line in (tmp_path / "made" / "rows.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "made" / "rows.jsonl").read_text().splitlines()
+    ]
     assert [line["predicted"] for line in lines] == logits.argmax(1).tolist()
     tensors = torch.load(tmp_path / "made" / "rows.pt", weights_only=True)
     assert torch.equal(tensors["logits"], torch.from_numpy(arrays["logits"]))
@@ -153,7 +199,9 @@ class Numbers:
         self.file = Path(file)
 
     def before_predict(self, run: Any) -> None:
-        self.given = [f"{run.split}, predicting {run.is_predicting}, training {run.model.training}: "]
+        self.given = [
+            f"{run.split}, predicting {run.is_predicting}, training {run.model.training}: "
+        ]
 
     def around_predict_iter(self, run: Any, batch: Any, batch_idx: int) -> Iterator[None]:
         self.given.append(f"{batch_idx}<")
@@ -170,7 +218,9 @@ class Numbers:
         raise AssertionError
 
 
-def test_hooks_see_what_is_predicted_may_add_to_it_and_fire_in_their_stages(doubled: RunDir, tmp_path: Path) -> None:
+def test_hooks_see_what_is_predicted_may_add_to_it_and_fire_in_their_stages(
+    doubled: RunDir, tmp_path: Path
+) -> None:
     hook = f'hooks.numbers={{use="{__file__}:Numbers", args={{file="{tmp_path / "file"}"}}}}'
     invoke("predict", doubled.path, "--out", tmp_path / "rows.pt", "--set", hook)
     assert (tmp_path / "file").read_text() == "test, predicting True, training False: 0<>1<>"
@@ -182,14 +232,26 @@ def test_hooks_see_what_is_predicted_may_add_to_it_and_fire_in_their_stages(doub
     torch.testing.assert_close(logits, expected(doubled, 2) / 2)
 
 
-def test_the_data_need_no_targets_and_examples_of_a_loader_have_their_index(doubled: RunDir, tmp_path: Path) -> None:
-    shown = predicted(doubled, tmp_path / "rows.npz", "--split", "val", "--set", 'data.val.use="./toy.py:Unlabelled"')
+def test_the_data_need_no_targets_and_examples_of_a_loader_have_their_index(
+    doubled: RunDir, tmp_path: Path
+) -> None:
+    shown = predicted(
+        doubled,
+        tmp_path / "rows.npz",
+        "--split",
+        "val",
+        "--set",
+        'data.val.use="./toy.py:Unlabelled"',
+    )
     assert shown["shapes"]["predicted"] == [16]
     reversed_ = (
-        'data.val={use="./data_loaders.py:dataset", loader={batch_size=5, sampler="./data_loaders.py:backwards"}}'
+        'data.val={use="./data_loaders.py:dataset", loader={batch_size=5,'
+        ' sampler="./data_loaders.py:backwards"}}'
     )
     predicted(doubled, tmp_path / "rows.pt", "--split", "val", "--set", reversed_)
-    assert torch.load(tmp_path / "rows.pt", weights_only=True)["index"].tolist() == list(range(23, -1, -1))
+    assert torch.load(tmp_path / "rows.pt", weights_only=True)["index"].tolist() == list(
+        range(23, -1, -1)
+    )
 
 
 def test_what_cannot_be_predicted(doubled: RunDir) -> None:
@@ -206,7 +268,10 @@ def test_what_cannot_be_predicted(doubled: RunDir) -> None:
         ([{}], "has returned nothing"),
         ([{"a": torch.zeros(())}], '"a", a Tensor without rows'),
         ([{"a": torch.zeros(3), "b": torch.zeros(2)}], '"a" of 3 rows and "b" of 2 rows'),
-        ([{"a": torch.zeros(3)}, {"b": torch.zeros(3)}], "has returned b, and for a batch before a"),
+        (
+            [{"a": torch.zeros(3)}, {"b": torch.zeros(3)}],
+            "has returned b, and for a batch before a",
+        ),
     ],
 )
 def test_what_is_no_rows_is_told(batches: list[Any], wrong: str) -> None:
@@ -239,7 +304,10 @@ def test_it_says_what_the_run_would_train_and_keeps_nothing(tmp_path: Path) -> N
 
 def test_it_says_what_is_frozen_and_how_many_examples_a_step_takes(tmp_path: Path) -> None:
     net = f"--set=model.use='{__file__}:Frozen'"
-    stream = '--set=data.val={use="./data_loaders.py:Numbers", args={examples=40}, loader={batch_size=8}}'
+    stream = (
+        '--set=data.val={use="./data_loaders.py:Numbers", args={examples=40},'
+        " loader={batch_size=8}}"
+    )
     printed = dry(net, stream, "--set=run.accumulate=3", cwd=tmp_path).stdout
     assert "Numbers, 5 batches of 8" in printed, "of the run, not of the dry run"
     assert "  layers     body.0  Linear       8×4, 8  40  160 B  32 frozen\n" in printed
@@ -261,7 +329,9 @@ class Frozen(Net):
 
 
 def test_warnings_of_the_pipeline_are_printed_where_no_run_is_shown(tmp_path: Path) -> None:
-    detached = hookflow("run", str(TOY), "--detach", ONE, NEVER, "--set", "run.max_epochs=1", cwd=tmp_path)
+    detached = hookflow(
+        "run", str(TOY), "--detach", ONE, NEVER, "--set", "run.max_epochs=1", cwd=tmp_path
+    )
     [run_dir] = (tmp_path / "runs" / "toy").iterdir()
     (tmp_path / "empty").mkdir()
     for done in (detached, dry(NEVER, cwd=tmp_path / "empty")):
@@ -270,18 +340,29 @@ def test_warnings_of_the_pipeline_are_printed_where_no_run_is_shown(tmp_path: Pa
     wait_for(lambda: records(RunDir(run_dir), "end"))
 
 
-def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_reason(tmp_path: Path) -> None:
+def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_reason(
+    tmp_path: Path,
+) -> None:
     hooks = (
-        'hooks.seldom={use="./common_hooks.py:slow", points=["after_train_iter"], every="90%", when="loss > 100"}',
+        (
+            'hooks.seldom={use="./common_hooks.py:slow", points=["after_train_iter"], every="90%",'
+            ' when="loss > 100"}'
+        ),
         'hooks.late={use="./common_hooks.py:slow", points=["after_val"], from="2ep"}',
         'hooks.own={use="./common_hooks.py:slow", points=["after_grow"]}',
         'hooks.export={use="export", args={out_dir="out"}}',
         'points.after_grow={follows="after_optimizer_step"}',
         'hooks.predicts={use="./common_hooks.py:slow", points=["after_predict_iter"]}',
         'hooks.rescue={use="checkpoint", points=["on_exception"]}',
-        'hooks.inside={use="./common_hooks.py:slow", points=["forward"], modules=["head"], stages=["test"], every=3}',
+        (
+            'hooks.inside={use="./common_hooks.py:slow", points=["forward"], modules=["head"],'
+            ' stages=["test"], every=3}'
+        ),
         'hooks.bad={use="operator:truediv", args=[1, 0], points=["after_val"], on_error="ignore"}',
-        'hooks.judged={use="./common_hooks.py:slow", points=["forward"], modules=["head"], stages=["val"], every=3}',
+        (
+            'hooks.judged={use="./common_hooks.py:slow", points=["forward"], modules=["head"],'
+            ' stages=["val"], every=3}'
+        ),
     )
     out = dry(*(f"--set={hook}" for hook in hooks), cwd=tmp_path).stdout
     silent = [line for line in out.splitlines(keepends=True) if ": " in line and " at " in line]
@@ -294,18 +375,27 @@ def test_the_run_has_its_own_length_in_it(tmp_path: Path) -> None:
     schedule = f'--set=hooks.schedule={{use="scheduler", args={{chain=[{chain}]}}}}'
     by_iters = dry(schedule, "--set=run.max_iters=100", "--set=run.val_every='50it'", cwd=tmp_path)
     assert "length     100 iterations" in by_iters.stdout
-    assert "3 epochs of 3 iterations: 9 iterations" in dry(schedule, "--set=run.accumulate=2", cwd=tmp_path).stdout
+    assert (
+        "3 epochs of 3 iterations: 9 iterations"
+        in dry(schedule, "--set=run.accumulate=2", cwd=tmp_path).stdout
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "code", "printed"),
     [
-        ('hooks.early_stop.args.monitor="top_accuracy"', 2, 'reads the metric "top_accuracy", which'),
+        (
+            'hooks.early_stop.args.monitor="top_accuracy"',
+            2,
+            'reads the metric "top_accuracy", which',
+        ),
         ("model.args.width=true", 2, "model"),
         ('hooks.bad={use="./common_hooks.py:Fails", args={place="after_val"}}', 1, "Traceback"),
     ],
 )
-def test_what_is_wrong_is_told_as_in_a_run(tmp_path: Path, change: str, code: int, printed: str) -> None:
+def test_what_is_wrong_is_told_as_in_a_run(
+    tmp_path: Path, change: str, code: int, printed: str
+) -> None:
     done = dry("--set", change, cwd=tmp_path, code=code)
     assert printed in done.stderr
     assert "passed" not in done.stdout
@@ -323,13 +413,17 @@ def test_it_goes_with_nothing_that_starts_a_run(tmp_path: Path) -> None:
         ("def made(): raise RuntimeError('cannot be made')\n", ("run", "--dry-run")),
         ("def made(): raise RuntimeError('cannot be made')\n", ("check", "--observe")),
         (
-            "import torch\n\nclass Broken(torch.nn.Linear):\n"
-            "    def forward(self, x): raise RuntimeError('cannot be made')\n\ndef made(): return Broken(2, 2)\n",
+            (
+                "import torch\n\nclass Broken(torch.nn.Linear):\n    def forward(self, x): raise"
+                " RuntimeError('cannot be made')\n\ndef made(): return Broken(2, 2)\n"
+            ),
             ("run", "--dry-run"),
         ),
     ],
 )
-def test_what_raises_is_printed_once_with_its_traceback(tmp_path: Path, code: str, command: tuple[str, str]) -> None:
+def test_what_raises_is_printed_once_with_its_traceback(
+    tmp_path: Path, code: str, command: tuple[str, str]
+) -> None:
     (tmp_path / "broken.py").write_text(code)
     (tmp_path / "p.toml").write_text(TOY.read_text().replace("./", f"{TOY.parent}/"))
     model = f'model={{use="{tmp_path / "broken.py"}:made"}}'

@@ -1,4 +1,6 @@
-"""`hookflow explain`: keys in the usual words, every point, every hook that can be used here and how."""
+"""`hookflow explain`: keys in the usual words, every point,
+every hook that can be used here and how.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -48,17 +50,41 @@ def whisper(run, batch_idx, suffix="."):
 
 
 KEYS = (
-    *("run.accumulate", "run.precision", "run.name", "hooks.*.every", "hooks.ema.args.decay", "hooks.ema.args"),
-    *("hooks.mine.args", "optimizer.args.lr", "model.weights", "model.generator.weights", "optimizer.groups.*.match"),
+    *(
+        "run.accumulate",
+        "run.precision",
+        "run.name",
+        "hooks.*.every",
+        "hooks.ema.args.decay",
+        "hooks.ema.args",
+    ),
+    *(
+        "hooks.mine.args",
+        "optimizer.args.lr",
+        "model.weights",
+        "model.generator.weights",
+        "optimizer.groups.*.match",
+    ),
     "data.train.loader.batch_size",
 )
-MISSPELT = ("run.precison", "hooks.emma.args.decay", "precision", "batch_size", "run.seed.x", "emaa", "around_vl")
+MISSPELT = (
+    "run.precison",
+    "hooks.emma.args.decay",
+    "precision",
+    "batch_size",
+    "run.seed.x",
+    "emaa",
+    "around_vl",
+)
 
 
 def test_a_key_is_explained_and_of_a_misspelt_one_the_nearest_is_named() -> None:
     told = {key: [explain(key)] for key in KEYS}
     check_cases("explain.txt", told | {key: [refused("explain", key)] for key in MISSPELT})
-    assert all(key in explain("run") for key in ("run.name  (required)", "run.seed", "int ≥ 0, < 9.22337e+18: Where"))
+    assert all(
+        key in explain("run")
+        for key in ("run.name  (required)", "run.seed", "int ≥ 0, < 9.22337e+18: Where")
+    )
     assert all(section in explain("") for section in ("hooks", "distributed"))
 
 
@@ -76,7 +102,10 @@ def test_a_hook_its_arguments_and_those_of_a_pipeline_are_described(here: Path) 
         f'{SMALL}[hooks.own]\nuse = "./mine.py:Shout"\nargs = {{ text = "x" }}\nmodules = ["*"]\n'
     )
     assert "text  (required)  str" in explain("hooks.own.args.text", "p.toml")
-    assert explain("hooks.own.args.text", "p.toml", "--no-import").splitlines() == ["./mine.py:Shout", "Not imported."]
+    assert explain("hooks.own.args.text", "p.toml", "--no-import").splitlines() == [
+        "./mine.py:Shout",
+        "Not imported.",
+    ]
     (here / "mine.py").write_text(MODULE)
     check_golden("explain-hook.txt", hooks("./mine.py:Shout"))
     shown = hooks("./mine.py:whisper")
@@ -86,7 +115,10 @@ def test_a_hook_its_arguments_and_those_of_a_pipeline_are_described(here: Path) 
     (here / "mine.py").write_text(MODULE)
     use = '[hooks.quiet]\nuse = "./mine.py:whisper"\npoints = ["after_train_iter"]\n'
     (here / "p.toml").write_text(SMALL + use)
-    assert hooks("p.toml").rpartition("used by p.toml\n")[2].split()[:2] == ["quiet", "./mine.py:whisper()"]
+    assert hooks("p.toml").rpartition("used by p.toml\n")[2].split()[:2] == [
+        "quiet",
+        "./mine.py:whisper()",
+    ]
     assert hooks("quiet", "p.toml").startswith("./mine.py:whisper\nSays the batch.\n")
 
 
@@ -94,8 +126,13 @@ def test_points_are_listed_and_explained_with_the_hooks_of_a_pipeline() -> None:
     drawn = explain("points")
     assert max(map(len, drawn.splitlines())) <= 80
     check_golden("points.txt", drawn)
-    assert explain("after_val").startswith("after_val  validation is done: metrics over all its sets  [metrics]\n")
-    assert [line.split()[0] for line in explain("around_val").splitlines()] == ["before_val", "after_val"]
+    assert explain("after_val").startswith(
+        "after_val  validation is done: metrics over all its sets  [metrics]\n"
+    )
+    assert [line.split()[0] for line in explain("around_val").splitlines()] == [
+        "before_val",
+        "after_val",
+    ]
     assert "▸ exit ema → early_stop → checkpoint" in explain("after_val", str(TOY))
     lines = explain("points", str(TOY), columns=140).splitlines()
     at = next(k for k, line in enumerate(lines) if line.strip().startswith("after_train_iter"))
@@ -103,7 +140,10 @@ def test_points_are_listed_and_explained_with_the_hooks_of_a_pipeline() -> None:
 
 
 def test_a_pipelines_own_points_are_among_them(here: Path) -> None:
-    own = '\n[points.after_dense]\nfollows = "after_train_iter"\noffers = ["count"]\nabout = "points were split"\n'
+    own = (
+        '\n[points.after_dense]\nfollows = "after_train_iter"\noffers = ["count"]\nabout = "points'
+        ' were split"\n'
+    )
     (here / "p.toml").write_text(TOY.read_text() + own)
     (here / "toy.py").write_text("")
     assert "      after_dense +  " in explain("points", "p.toml", columns=140)
@@ -115,7 +155,9 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Install a tiny package that offers hooks, as pip would: a module, and its metadata beside it."""
+    """Install a tiny package that offers hooks, as pip would: a module,
+    and its metadata beside it.
+    """
     site = here / "site-packages"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
@@ -154,7 +196,9 @@ def test_built_in_hooks_are_listed_and_described() -> None:
 @pytest.mark.parametrize("name", HOOKS.built_in)
 def test_what_is_to_be_pasted_compiles(name: str, here: Path) -> None:
     table = Description(find_hook(name, here, None), DEFAULT_POINTS).as_toml(name, name)
-    assert [hook.name for hook in compile_pipeline(parse(f"{SMALL}{table}", here / "p.toml")).hooks] == [name]
+    assert [
+        hook.name for hook in compile_pipeline(parse(f"{SMALL}{table}", here / "p.toml")).hooks
+    ] == [name]
 
 
 def test_installed_packages_offer_hooks(install: Install) -> None:
@@ -162,10 +206,17 @@ def test_installed_packages_offer_hooks(install: Install) -> None:
     find_hook("ema", Path(), None)
     find_hook("hookflow.hooks.builtin.averaging:EMA", Path(), None)
     assert list_installed.cache_info().misses == 0, "built-in names need no look at packages"
-    assert "from installed packages shout tiny-one 1.2: Says the epoch aloud." in " ".join(hooks().split())
+    assert "from installed packages shout tiny-one 1.2: Says the epoch aloud." in " ".join(
+        hooks().split()
+    )
     assert hooks("shout").startswith("shout  (tiny_one:Shout)\n")
-    plan = compile_pipeline(parse(f'{SMALL}[hooks.s]\nuse = "shout"\nargs = {{ text = "x" }}\n', Path("p.toml"),
-                                  ["hooks.s.points=['after_train_epoch']"]))  # fmt: skip
+    plan = compile_pipeline(
+        parse(
+            f'{SMALL}[hooks.s]\nuse = "shout"\nargs = {{ text = "x" }}\n',
+            Path("p.toml"),
+            ["hooks.s.points=['after_train_epoch']"],
+        )
+    )
     assert plan.hook("s").about == "Says the epoch aloud."
     assert 'did you mean "shout"' in refused("explain", "shuot")
 
@@ -174,22 +225,37 @@ def test_names_that_clash_are_told(install: Install) -> None:
     install("tiny-one", shout="tiny_one:Shout", ema="tiny_one:Shout")
     install("tiny-two", shout="tiny_two:Shout")
     listed = " ".join(hooks().split())
-    assert 'ema tiny-one 1.2: hidden by the built-in hook of that name; write use = "tiny_one:Shout"' in listed
-    assert 'shout tiny-two 1.2: several packages offer that name; write use = "tiny_two:Shout"' in listed
+    assert (
+        'ema tiny-one 1.2: hidden by the built-in hook of that name; write use = "tiny_one:Shout"'
+        in listed
+    )
+    assert (
+        'shout tiny-two 1.2: several packages offer that name; write use = "tiny_two:Shout"'
+        in listed
+    )
     assert hooks("ema").startswith("ema  (hookflow.hooks.builtin.averaging:EMA)\n")
     with pytest.raises(UserError) as caught:
         find_hook("shout", Path(), None)
-    assert str(caught.value) == (
-        '"shout" is ambiguous: 2 hooks of installed packages match\n'
+    assert (
+        str(caught.value) == '"shout" is ambiguous: 2 hooks of installed packages match\n'
         '    write "tiny_one:Shout" (tiny-one 1.2) or "tiny_two:Shout" (tiny-two 1.2)'
     )
 
 
 def test_a_broken_package_keeps_nobody_from_the_others(install: Install) -> None:
-    install("tiny-bad", "import nowhere_to_be_found", bad="tiny_bad:Hook", worse="no module at all", gone="tiny_gone:X")
+    install(
+        "tiny-bad",
+        "import nowhere_to_be_found",
+        bad="tiny_bad:Hook",
+        worse="no module at all",
+        gone="tiny_gone:X",
+    )
     install("tiny-good", shout="tiny_good:Shout")
     listed = " ".join(hooks().split())
-    assert 'bad tiny-bad 1.2: "tiny_bad" cannot be imported: ModuleNotFoundError: No module named \'nowhere' in listed
+    assert (
+        'bad tiny-bad 1.2: "tiny_bad" cannot be imported: ModuleNotFoundError: No module named'
+        " 'nowhere" in listed
+    )
     assert 'gone tiny-bad 1.2: there is no module "tiny_gone"' in listed
     assert 'worse tiny-bad 1.2: there is nothing called "no module at all"' in listed
     assert "shout tiny-good 1.2: Says the epoch aloud." in listed

@@ -1,4 +1,6 @@
-"""`hookflow export`: the report in one file that opens anywhere, and event files for TensorBoard."""
+"""`hookflow export`: the report in one file that opens anywhere,
+and event files for TensorBoard.
+"""
 
 import json
 import math
@@ -22,7 +24,17 @@ from hookflow.report.run_page import render_report
 from hookflow.service.runs import scalars
 from tests.cli.conftest import called, invoke
 from tests.conftest import records
-from tests.monitor.fake_run import BEGAN, PIPELINE, append, end, gone, make, make_ranks, make_several, record
+from tests.monitor.fake_run import (
+    BEGAN,
+    PIPELINE,
+    append,
+    end,
+    gone,
+    make,
+    make_ranks,
+    make_several,
+    record,
+)
 from tests.support.golden_files import check_golden
 from tests.support.tensorboard_files import accumulated
 
@@ -46,8 +58,12 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements[tag] += 1
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
-        assert not [name for name, _ in attrs if name.startswith("on")], "no handler in an attribute"
+        self.addresses += [
+            value or "" for name, value in attrs if name in ("src", "href", "action", "data")
+        ]
+        assert not [name for name, _ in attrs if name.startswith("on")], (
+            "no handler in an attribute"
+        )
         if tag not in VOID:
             self._open.append(tag)
 
@@ -77,7 +93,9 @@ pytestmark = pytest.mark.usefixtures("here")
 def finished(root: Path, **options: Any) -> RunDir:
     run = make(root / "runs", **options)
     run.pipeline.write_text(PIPELINE.format(seed=0, width=64, lr=0.1))
-    run.sign(created=BEGAN, source="cifar.toml", overrides=["optimizer.args.lr=0.1"], hookflow="0.2")
+    run.sign(
+        created=BEGAN, source="cifar.toml", overrides=["optimizer.args.lr=0.1"], hookflow="0.2"
+    )
     return run
 
 
@@ -122,7 +140,9 @@ def test_runs_beside_each_other_are_one_page_too(tmp_path: Path) -> None:
         f"cifar {third.id} ? lost",
     ):
         assert words in page.text
-    assert [len(lines) for lines in page.data["curves"]] == [3, 3, 3, 3, 1], "metrics and scalars, and the hostile one"
+    assert [len(lines) for lines in page.data["curves"]] == [3, 3, 3, 3, 1], (
+        "metrics and scalars, and the hostile one"
+    )
 
 
 def test_the_page_is_whole_and_asks_nobody(tmp_path: Path) -> None:
@@ -157,11 +177,25 @@ def test_text_stands_out(tmp_path: Path, scheme: str) -> None:
 
     def luminance(colour: str) -> float:
         parts = (int(colour[k : k + 2], 16) / 255 for k in (0, 2, 4))
-        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        red, green, blue = (
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     for ground in ("page", "card", "warn-page", "bad-page", "going-page"):
-        for ink in ("ink", "dim", "train", "val", "test", *"defgh", "good", "warn", "bad", "going", "link"):
+        for ink in (
+            "ink",
+            "dim",
+            "train",
+            "val",
+            "test",
+            *"defgh",
+            "good",
+            "warn",
+            "bad",
+            "going",
+            "link",
+        ):
             if ground in ("page", "card") or ink in ("ink", "dim"):
                 light, dark = sorted((luminance(inks[ground]), luminance(inks[ink])), reverse=True)
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, (ground, ink)
@@ -174,7 +208,13 @@ def test_names_and_texts_of_users_stay_texts(tmp_path: Path) -> None:
         run.pipeline.write_text(run.pipeline.read_text() + f"# {place}{HOSTILE}\n")
     log(run, 700, v={HOSTILE: 1.0})
     hostile = dict.fromkeys(("hook", "type", "text", "traceback"), HOSTILE)
-    append(run, [record("message", source=HOSTILE, text=HOSTILE), record("error", action="ignore", **hostile)])
+    append(
+        run,
+        [
+            record("message", source=HOSTILE, text=HOSTILE),
+            record("error", action="ignore", **hostile),
+        ],
+    )
     run.sign(source=HOSTILE, host=HOSTILE)
     text = render_report(read_report(run))
     page = Page(text)
@@ -188,20 +228,32 @@ def test_names_and_texts_of_users_stay_texts(tmp_path: Path) -> None:
 
 def test_the_graph_and_the_times_come_before_the_curves(tmp_path: Path) -> None:
     text = render_report(read_report(finished(tmp_path)))
-    places = [text.index(f'<section id="{anchor}">') for anchor in ("metrics", "time", "the-graph-of-hooks", "curves")]
+    places = [
+        text.index(f'<section id="{anchor}">')
+        for anchor in ("metrics", "time", "the-graph-of-hooks", "curves")
+    ]
     assert places == sorted(places)
 
 
 def test_a_failed_run_says_why(tmp_path: Path) -> None:
     run = finished(tmp_path, upto=60)
     cause = {"at": "net.py:31", "causes": "caused by KeyError: 'x'\nat net.py:30: x[y]"}
-    where = {"hook": "ema", "point": "after_train_iter", "traceback": "Traceback:\n  net.py\nValueError: too <big>"}
+    where = {
+        "hook": "ema",
+        "point": "after_train_iter",
+        "traceback": "Traceback:\n  net.py\nValueError: too <big>",
+    }
     append(run, [record("error", it=196, ep=2, text="too <big>", **where, **cause)])
     append(run, [end(it=196, ep=2, status="failed", exit=1, reason="ValueError: too <big>")])
     text = render_report(read_report(run))
     head = Page(text[: text.index("<nav")] + "</main></body></html>").text
     assert 'failed: hook "ema" at after_train_iter, iteration 196: ValueError: too <big>' in head
-    for words in ("✗ failed", "at net.py:31", "caused by KeyError: 'x'", "Traceback: net.py ValueError"):
+    for words in (
+        "✗ failed",
+        "at net.py:31",
+        "caused by KeyError: 'x'",
+        "Traceback: net.py ValueError",
+    ):
         assert words in head
 
 
@@ -225,8 +277,17 @@ def test_a_run_over_ranks(tmp_path: Path) -> None:
 
 def test_a_resumed_run(tmp_path: Path) -> None:
     run = finished(tmp_path)
-    again = {**records(run, "run")[0], "t": BEGAN + 200, "it": 392, "ep": 4, "resumed_from": "it00000392"}
-    append(run, [again, {**make_stamped_record("scalars", 400, 4, {"v": {"loss": 0.5}}), "t": BEGAN + 201}])
+    again = {
+        **records(run, "run")[0],
+        "t": BEGAN + 200,
+        "it": 392,
+        "ep": 4,
+        "resumed_from": "it00000392",
+    }
+    append(
+        run,
+        [again, {**make_stamped_record("scalars", 400, 4, {"v": {"loss": 0.5}}), "t": BEGAN + 201}],
+    )
     append(run, [end(t=BEGAN + 202, it=400, ep=4)])
     page = page_of(run)
     assert "attempt 2, since 2026-09-21 14:16:40" in page.text
@@ -246,7 +307,9 @@ def test_a_long_run_with_many_scalars_fits_into_a_mail(tmp_path: Path) -> None:
     run = finished(tmp_path, upto=3)
     names = [f"norm/layer{k}" for k in range(60)]
     for it in range(1, 3000):
-        record = make_stamped_record("scalars", it, 0, {"v": dict.fromkeys(names, it**0.5 + it % 7)})
+        record = make_stamped_record(
+            "scalars", it, 0, {"v": dict.fromkeys(names, it**0.5 + it % 7)}
+        )
         append(run, [{**record, "t": BEGAN + it}])
     text = render_report(read_report(run))
     assert len(text.encode()) < 2 << 20
@@ -260,10 +323,16 @@ def test_the_file_chooses_the_format(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run = finished(tmp_path, upto=20)
     assert invoke("export", "cifar").startswith("iteration,epoch,time,name,value\n")
     assert invoke("export", "cifar", "--format", "html").startswith("<!DOCTYPE html>")
-    for out, begins in (("r.html", "<!DOCTYPE"), ("r.jsonl", '{"iteration"'), ("r", "iteration,epoch")):
+    for out, begins in (
+        ("r.html", "<!DOCTYPE"),
+        ("r.jsonl", '{"iteration"'),
+        ("r", "iteration,epoch"),
+    ):
         assert invoke("export", str(run.path), "--out", out) == ""
         assert Path(out).read_text().startswith(begins)
-    with pytest.raises(UserError, match=re.escape('no format is called "json"\n    did you mean "jsonl"?; or')):
+    with pytest.raises(
+        UserError, match=re.escape('no format is called "json"\n    did you mean "jsonl"?; or')
+    ):
         invoke("export", "cifar", "--out", "r.json")
     with pytest.raises(UserError, match=re.escape("name it with --out")):
         invoke("export", "cifar", "--format", "tensorboard")
@@ -279,15 +348,40 @@ def test_tensorboard_has_what_the_run_has_logged(tmp_path: Path) -> None:
     run.images.mkdir()
     (run.images / "a.png").write_bytes(encode_png(np.zeros((2, 3, 3), np.uint8)))
     (tmp_path / "private.png").write_bytes(b"private")
-    for name, path in (("kept", "images/a.png"), ("gone", "images/b.png"), ("outside", "../../../private.png")):
-        log(run, 784, kind="image", name=name, hook="task", path=path, width=3, height=2, caption="", figure=False)
+    for name, path in (
+        ("kept", "images/a.png"),
+        ("gone", "images/b.png"),
+        ("outside", "../../../private.png"),
+    ):
+        log(
+            run,
+            784,
+            kind="image",
+            name=name,
+            hook="task",
+            path=path,
+            width=3,
+            height=2,
+            caption="",
+            figure=False,
+        )
     log(run, 784, kind="text", name="words", hook="task", text="one two")
-    log(run, 784, kind="histogram", name="weights", hook="task", edges=[0.0, 1.0, 2.0], counts=[3, 4])
+    log(
+        run,
+        784,
+        kind="histogram",
+        name="weights",
+        hook="task",
+        edges=[0.0, 1.0, 2.0],
+        counts=[3, 4],
+    )
     left_out = "2 images left out: no such file in the run directory\n"
     assert called("export", "cifar", "--format", "tensorboard", "--out", "tb") == (0, left_out)
     result = accumulated(Path("tb"))
     tags = result.Tags()
-    rows = {(event.step, tag): event.value for tag in tags["scalars"] for event in result.Scalars(tag)}
+    rows = {
+        (event.step, tag): event.value for tag in tags["scalars"] for event in result.Scalars(tag)
+    }
     assert rows == {(row.iter, row.name): pytest.approx(row.value, 1e-6) for row in scalars(run)}
     assert tags["images"] == ["kept"]
     assert result.Histograms("weights")[0].histogram_value.num == 7

@@ -1,4 +1,6 @@
-"""Run directories that are garbled, or that nobody may read: no command over them does worse than to say so."""
+"""Run directories that are garbled, or that nobody may read:
+no command over them does worse than to say so.
+"""
 
 import errno
 import io
@@ -54,7 +56,9 @@ def replayed(run_dir: RunDir) -> tuple[int, str]:
 
 
 def resumable(run_dir: RunDir) -> tuple[int, str]:
-    """Do what `--resume` does before it starts the training, the last of which is to write down what will be run."""
+    """Do what `--resume` does before it starts the training,
+    the last of which is to write down what will be run.
+    """
     try:
         prepare_resume(str(run_dir.path), PipelineChanges(("run.max_epochs=9",)))
     except UserError as error:
@@ -81,7 +85,9 @@ READERS: dict[str, Callable[[RunDir], tuple[int, str]]] = {
 
 
 def read_by_all(run: RunDir, what: str) -> dict[str, str]:
-    """Let every reader read a run in the working directory, and return what each says; `what` is wrong with it."""
+    """Let every reader read a run in the working directory, and return what each says;
+    `what` is wrong with it.
+    """
     outputs = {}
     for name, read in READERS.items():
         began = time.process_time()  # which a busy machine does not make longer
@@ -97,7 +103,9 @@ def read_by_all(run: RunDir, what: str) -> dict[str, str]:
 def attack(run: RunDir, seed: int) -> None:
     """Garble one file of the run, let every reader read it, and put the file back."""
     chance = random.Random(seed)
-    victim = chance.choice(sorted(path for path in run.path.rglob("*") if path.is_file() and path.suffix in SUFFIXES))
+    victim = chance.choice(
+        sorted(path for path in run.path.rglob("*") if path.is_file() and path.suffix in SUFFIXES)
+    )
     data = victim.read_bytes()
     kept = shutil.copytree(run.path, run.path.parents[2] / "kept", symlinks=True)
     victim.unlink()
@@ -127,13 +135,17 @@ ODDITIES: dict[str, Callable[[RunDir], object]] = {
     "pid": lambda run: swap(run.path / "run.json", r'"pid": \d+', '"pid": "x"'),
     "created": lambda run: swap(run.path / "run.json", r'"created": [\d.]+', '"created": Infinity'),
     "overrides": lambda run: swap(run.path / "run.json", r'"overrides": \[', '"overrides": [-1, '),
-    "environment": lambda run: swap(run.path / "run.json", "^{", '{"environment": {"values": [1], "key": 1},'),
+    "environment": lambda run: swap(
+        run.path / "run.json", "^{", '{"environment": {"values": [1], "key": 1},'
+    ),
     "reason": lambda run: swap(run.events, r'"reason":"[^"]*"', '"reason":5'),
     "saved": lambda run: swap(manifest(run), r'"saved": [\d.]+', '"saved": "x"'),
     "plan": lambda run: run.plan.write_text("{"),
     "time": lambda run: swap(run.events, r'"k":"frame","t":[\d.]+', '"k":"frame","t":1e400'),
     "end": lambda run: swap(run.events, '{"k":"end","t"', '{"k":"end",\x05t"'),
-    "first": lambda run: run.events.write_text('{"k":"run","iters_per_epoch":' + "[" * 50_000 + "\n"),
+    "first": lambda run: run.events.write_text(
+        '{"k":"run","iters_per_epoch":' + "[" * 50_000 + "\n"
+    ),
     "pipeline": lambda run: run.pipeline.write_text(f"[run]\nx = {'[' * 50_000}"),
     "bin": lambda run: swap(run.events, r'("iters":\[\d+,\d+,\d+,\d+,\[)\d+', r"\g<1>9999"),
     "records of every type": lambda run: run.events.write_bytes(
@@ -145,7 +157,9 @@ ODDITIES: dict[str, Callable[[RunDir], object]] = {
 @pytest.mark.parametrize("oddity", ODDITIES)
 def test_a_value_of_another_type_is_not_believed(run: RunDir, trained: Path, oddity: str) -> None:
     ODDITIES[oddity](run)
-    other = shutil.copytree(next(trained.glob("*/*")), run.path.with_name("20260101-000000-aaaa"), symlinks=True)
+    other = shutil.copytree(
+        next(trained.glob("*/*")), run.path.with_name("20260101-000000-aaaa"), symlinks=True
+    )
     outputs = read_by_all(run, oddity)
     (sound,) = (line for line in outputs["runs"].splitlines() if other.name in line)
     assert "✓ finished" in sound, "the other one is told as it is"
@@ -207,29 +221,48 @@ def break_mount(monkeypatch: pytest.MonkeyPatch, mount: Path, answer: int) -> No
 
 @pytest.mark.parametrize(
     ("where", "answer"),
-    [("name", errno.ENOTCONN), ("run", errno.ESTALE), ("alone", errno.EIO), ("root", errno.ENOTCONN)],
+    [
+        ("name", errno.ENOTCONN),
+        ("run", errno.ESTALE),
+        ("alone", errno.EIO),
+        ("root", errno.ENOTCONN),
+    ],
 )
 def test_one_that_cannot_be_read_is_one_line(
     run: RunDir, here: Path, monkeypatch: pytest.MonkeyPatch, answer: int, where: str
 ) -> None:
     toy = run.path.parent
-    dead = {"name": here / "runs" / "zzz", "run": toy / "99990101-000000-dead", "alone": toy}.get(where, here / "runs")
+    dead = {"name": here / "runs" / "zzz", "run": toy / "99990101-000000-dead", "alone": toy}.get(
+        where, here / "runs"
+    )
     dead.mkdir(exist_ok=True)
     break_mount(monkeypatch, dead, answer)
     line = f"{dead.relative_to(here)} cannot be read: {os.strerror(answer)}"
     seen = where in ("name", "run")
     code, text = called("runs")
     assert (code, text.count(line), run.id in text) == (0, 1, seen), text
-    for arguments in (("show",), ("watch", "--ui=plain"), ("checkpoints",), ("graph", run.id), ("export",)):
+    for arguments in (
+        ("show",),
+        ("watch", "--ui=plain"),
+        ("checkpoints",),
+        ("graph", run.id),
+        ("export",),
+    ):
         code, text = called(*arguments)
         assert (code, line in text) == (0, False) if seen else (2, True), (arguments, text)
     code, text = called("show", "nowhere")
     assert (code, line in text) == (2, True), text
-    assert [name for name, _ in _list_run_completions(Path("runs"))] == ([run.id, "toy"] if seen else [])
+    assert [name for name, _ in _list_run_completions(Path("runs"))] == (
+        [run.id, "toy"] if seen else []
+    )
 
 
-@pytest.mark.parametrize("answer", [errno.ENOTCONN, errno.ESTALE, errno.EIO], ids=errno.errorcode.get)
-def test_a_run_that_is_named_and_cannot_be_read(run: RunDir, monkeypatch: pytest.MonkeyPatch, answer: int) -> None:
+@pytest.mark.parametrize(
+    "answer", [errno.ENOTCONN, errno.ESTALE, errno.EIO], ids=errno.errorcode.get
+)
+def test_a_run_that_is_named_and_cannot_be_read(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, answer: int
+) -> None:
     break_mount(monkeypatch, run.path, answer)
     for command in ("show", "watch", "checkpoints", "graph", "export", "stop"):
         code, text = called(command, str(run.path))
@@ -269,8 +302,12 @@ def test_a_run_that_cannot_be_read(run: RunDir, arguments: tuple[str, ...], of: 
     assert run.id in text
 
 
-def test_one_that_cannot_be_read_hides_no_other_and_what_run_json_lacks_is_told(run: RunDir) -> None:
-    other = RunDir(shutil.copytree(run.path, run.path.with_name("20260101-000000-aaaa"), symlinks=True))
+def test_one_that_cannot_be_read_hides_no_other_and_what_run_json_lacks_is_told(
+    run: RunDir,
+) -> None:
+    other = RunDir(
+        shutil.copytree(run.path, run.path.with_name("20260101-000000-aaaa"), symlinks=True)
+    )
     run.events.chmod(0)
     code, text = denied("runs")
     run.events.chmod(0o600)

@@ -1,4 +1,5 @@
-"""No text that hookflow prints controls the terminal: names, docstrings, values, metrics, paths, exceptions, arguments.
+"""No text that hookflow prints controls the terminal: names, docstrings, values, metrics, paths,
+exceptions, arguments.
 
 Every registered command is called, with every option: one that is added is called, too.
 """
@@ -77,7 +78,10 @@ args = {{ monitor = {IN_TOML}, mode = "max" }}
 FILE = f"{EVIL}.toml"
 NAMES = {command: function_of(command) for command in COMMAND_PLACES}
 ALONE = ("run", "fork", "rerun", "sweep")
-"""Commands that are called with what is wrong alone: what else they do takes long. The world is made by a run."""
+"""Commands that are called with what is wrong alone: what else they do takes long.
+
+The world is made by a run.
+"""
 SERVES = ("--web",)
 """Options with which a command does not end."""
 SHOWS_NONE = ("stop", "ctl", "now", "new")
@@ -86,7 +90,9 @@ SHOWS_NONE = ("stop", "ctl", "now", "new")
 
 @dataclass(frozen=True)
 class World:
-    """A folder with a pipeline and two runs of it, in which every text is hostile; `printed` is what the first told."""
+    """A folder with a pipeline and two runs of it, in which every text is hostile;
+    `printed` is what the first told.
+    """
 
     folder: Path
     run: RunDir
@@ -120,7 +126,20 @@ def poisoned(value: Any, key: str = "") -> Any:
     return value
 
 
-FIXED = ("k", "status", "stage", "level", "action", "split", "point", "half", "phase", "kind", "mode", "ranks")
+FIXED = (
+    "k",
+    "status",
+    "stage",
+    "level",
+    "action",
+    "split",
+    "point",
+    "half",
+    "phase",
+    "kind",
+    "mode",
+    "ranks",
+)
 FIXED += ("on_error",)
 """The keys of a record or a plan whose values are words of ours."""
 
@@ -138,16 +157,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     copy = RunDir(folder / "runs" / EVIL / run.id)
     shutil.copytree(run.path, copy.path, symlinks=True)
     plan, identity = (json.loads(file.read_text()) for file in (copy.plan, copy.path / "run.json"))
-    copy.plan.write_text(json.dumps({**poisoned(plan), "own": [point | {"about": EVIL} for point in plan["own"]]}))
+    copy.plan.write_text(
+        json.dumps({**poisoned(plan), "own": [point | {"about": EVIL} for point in plan["own"]]})
+    )
     (copy.path / "run.json").write_text(json.dumps(poisoned(identity)))
-    records = [json.dumps(poisoned(json.loads(line))) for line in run.events.read_text().splitlines()]
+    records = [
+        json.dumps(poisoned(json.loads(line))) for line in run.events.read_text().splitlines()
+    ]
     copy.events.write_text("\n".join(records) + "\n")
     copy.output.write_text(f"{EVIL}\n")
     (copy.checkpoints / f".it{EVIL}").mkdir()
     return World(folder, run, copy, printed)
 
 
-def test_a_run_and_what_the_shell_is_offered_tell_nothing_of_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_and_what_the_shell_is_offered_tell_nothing_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "ValueError" in world.printed
     assert "output     | " in world.printed
     # a word that a terminal cannot show is not offered
@@ -172,7 +197,9 @@ def _spare(run: RunDir) -> str:
 
 
 def given(command: str, parameter: Any, world: World) -> list[str]:
-    """Return what an argument or option of a command may be given, by what its help calls it, or by its type."""
+    """Return what an argument or option of a command may be given,
+    by what its help calls it, or by its type.
+    """
     runs = [str(world.run.path), str(world.copy.path)]
     known = {
         "FILE": ["out.svg"] if "--out" in parameter.opts else [FILE],
@@ -196,12 +223,24 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "NOTE": ["note", EVIL],
         "[TAG]…": ["tag", EVIL],
         "[RUN]…": runs[::-1],
-        "KEY=VALUE": [f"hooks.mine.args.text={IN_TOML}", f"hooks.mine.args.other={IN_TOML}", f"run.{EVIL}=1"],
+        "KEY=VALUE": [
+            f"hooks.mine.args.text={IN_TOML}",
+            f"hooks.mine.args.other={IN_TOML}",
+            f"run.{EVIL}=1",
+        ],
         "SEED": ["1"],
         "COMMAND": ["off"],
         "ARGS": ["mine"],
         "DIR": ["runs", f"runs/{EVIL}"],
-        "WHAT": ["hooks.mine.args.text", "run.seed", "points", "hooks", "mine", "schema", f"./{EVIL}.py:Mine"],
+        "WHAT": [
+            "hooks.mine.args.text",
+            "run.seed",
+            "points",
+            "hooks",
+            "mine",
+            "schema",
+            f"./{EVIL}.py:Mine",
+        ],
         "NAME": ["mine"],
         "SET": ["val"],
         "pipeline|hook": ["pipeline"],
@@ -217,11 +256,17 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         return known[parameter.metavar]
     kind = get_type_hints(NAMES[command])[parameter.name]
     choices = [get_args(hint) for hint in (kind, *get_args(kind)) if get_origin(hint) is Literal]
-    return [choice for choice in choices[0] if choice != "tui"] if choices else {bool: [""], float: ["1.0"]}[kind]
+    return (
+        [choice for choice in choices[0] if choice != "tui"]
+        if choices
+        else {bool: [""], float: ["1.0"]}[kind]
+    )
 
 
 def lines(command: str, world: World) -> Iterator[list[str]]:
-    """Yield command lines: with every value of every argument and option, and with the hostile text for each."""
+    """Yield command lines: with every value of every argument and option,
+    and with the hostile text for each.
+    """
     parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
     arguments = [item for item in parameters if item.param_type_name == "argument"]
     first = [given(command, item, world)[0] for item in arguments]
@@ -234,7 +279,11 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
     options = [option for option in parameters[len(arguments) :] if option.opts[0] not in SERVES]
     for option in options:
         flag = given(command, option, world) == [""]
-        yield [*first, option.opts[0]] if flag and command not in ALONE else [*first, option.opts[0], EVIL]
+        yield (
+            [*first, option.opts[0]]
+            if flag and command not in ALONE
+            else [*first, option.opts[0], EVIL]
+        )
     if command in ALONE:
         return
     for k, argument in enumerate(arguments):
@@ -249,7 +298,9 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
 @pytest.mark.parametrize("command", NAMES)
 def test_every_command(command: str, world: World) -> None:
     whole = "".join(printed_by(world.folder, command, *line) for line in lines(command, world))
-    assert command in SHOWS_NONE or "ev·[8m" in whole or r"ev\u001b[8m" in whole or "ev [8m" in whole, whole
+    assert (
+        command in SHOWS_NONE or "ev·[8m" in whole or r"ev\u001b[8m" in whole or "ev [8m" in whole
+    ), whole
 
 
 def test_every_page_of_the_dashboard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,11 +308,25 @@ def test_every_page_of_the_dashboard(world: World, monkeypatch: pytest.MonkeyPat
     pages = list_bindings_by_page()
 
     async def look(dashboard: MonitorApp, pilot: Pilot[Any]) -> None:
-        for key in (*"1234567", "1", "enter", "escape", "5", "enter", "escape", "i", "escape", "w", "escape"):
+        for key in (
+            *"1234567",
+            "1",
+            "enter",
+            "escape",
+            "5",
+            "enter",
+            "escape",
+            "i",
+            "escape",
+            "w",
+            "escape",
+        ):
             await press(dashboard, pilot, key)
             seen.append(screen_text(dashboard))
             harmless(seen[-1], key)
-        for digit, page in zip("12356", ("overview", "hooks", "metrics", "log", "trace"), strict=True):
+        for digit, page in zip(
+            "12356", ("overview", "hooks", "metrics", "log", "trace"), strict=True
+        ):
             for key in (digit, *(key for binding in pages[page] for key in binding.key.split(","))):
                 await press(dashboard, pilot, key)
                 seen.append(screen_text(dashboard))

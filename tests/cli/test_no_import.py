@@ -1,4 +1,6 @@
-"""`--no-import`: nothing of a stranger's pipeline runs; only the keys of the file are known, and the output says so."""
+"""`--no-import`: nothing of a stranger's pipeline runs; only the keys of the file are known,
+and the output says so.
+"""
 
 import json
 import os
@@ -95,7 +97,9 @@ points = ["after_val"]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder: a pipeline built on another one, whose files, package and plugin would make a `marker`."""
+    """The current folder: a pipeline built on another one, whose files,
+    package and plugin would make a `marker`.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     trap = TRAP.format(marker=str(tmp_path / "marker"))
@@ -109,8 +113,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for file in ("trap_package/__init__.py", "trap_package/part.py", "trap_plugin.py"):
         (site / file).write_text(trap)
     (site / "trap-1.0.dist-info").mkdir()
-    (site / "trap-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: trap\nVersion: 1.0\n")
-    (site / "trap-1.0.dist-info" / "entry_points.txt").write_text("[hookflow.hooks]\nsprung = trap_plugin:Mine\n")
+    (site / "trap-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: trap\nVersion: 1.0\n"
+    )
+    (site / "trap-1.0.dist-info" / "entry_points.txt").write_text(
+        "[hookflow.hooks]\nsprung = trap_plugin:Mine\n"
+    )
     monkeypatch.syspath_prepend(site)
     list_installed.cache_clear()
     yield tmp_path
@@ -118,7 +126,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def read(*arguments: str) -> str:
-    """Run a command with `--no-import`, and return what it prints; nothing of the pipeline's code has run."""
+    """Run a command with `--no-import`, and return what it prints;
+    nothing of the pipeline's code has run.
+    """
     before = set(sys.modules)
     done = CliRunner().invoke(app, [*arguments, "--no-import"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -132,7 +142,13 @@ def read(*arguments: str) -> str:
     [
         ("check", "p.toml"),
         ("check", "p.toml", "-f", "json"),
-        ("check", "p.toml", "--without=mine", "--set=hooks.printer.points=['after_val_iter']", "--shuffle=1"),
+        (
+            "check",
+            "p.toml",
+            "--without=mine",
+            "--set=hooks.printer.points=['after_val_iter']",
+            "--shuffle=1",
+        ),
         ("graph", "p.toml"),
         ("graph", "p.toml", "-f", "json"),
         ("graph", "p.toml", "--hook=printer"),
@@ -146,7 +162,13 @@ def test_nothing_of_the_pipelines_code_runs(arguments: tuple[str, ...], here: Pa
 
 
 def test_and_nothing_where_the_file_is_not_valid(here: Path) -> None:
-    wrong = refused("check", "p.toml", "--set=run.max_epochs='x'", "--set=hooks.mine.args.other=1", "--no-import")
+    wrong = refused(
+        "check",
+        "p.toml",
+        "--set=run.max_epochs='x'",
+        "--set=hooks.mine.args.other=1",
+        "--no-import",
+    )
     assert 'hook "mine": ./trap.py:Mine' not in wrong
     assert not (here / "marker").exists()
     resolve_use("./trap.py:Mine", here, None)
@@ -159,10 +181,21 @@ def test_a_hook_that_is_not_imported_is_named() -> None:
     assert shown["valid"]
     assert {problem["source"] for problem in shown["unknown"]} == {"p.toml"}
     named = [problem["message"].split('"')[1] for problem in shown["unknown"]]
-    assert named == ["mine", "meant", "decorated", "function", "later", "offered", "packed", "printer"]
+    assert named == [
+        "mine",
+        "meant",
+        "decorated",
+        "function",
+        "later",
+        "offered",
+        "packed",
+        "printer",
+    ]
     text = read("check", "p.toml")
     assert text.startswith("p.toml is valid, as far as can be told without importing its hooks")
-    unknown = 'hook "printer": builtins:print is not imported: only the keys of this table are known'
+    unknown = (
+        'hook "printer": builtins:print is not imported: only the keys of this table are known'
+    )
     assert f"\nunknown: p.toml:20:1: {unknown}" in text
     assert "./trap.py:Mine" in (listed := read("explain", "hooks", "p.toml"))
     assert "Springs traps." not in listed
@@ -182,9 +215,16 @@ def third(run): ...
 @pytest.fixture
 def known(here: Path) -> Path:
     (here / "known.py").write_text(KNOWN)
-    text = PIPELINE.replace('"./trap.py:', '"torch.nn:').replace("Optimizer", "Linear").replace("Task", "Linear")
+    text = (
+        PIPELINE.replace('"./trap.py:', '"torch.nn:')
+        .replace("Optimizer", "Linear")
+        .replace("Task", "Linear")
+    )
     text = text.replace("torch.nn:Data", "circle").replace("torch.nn:Net", "torch.nn:Linear")
-    mine = '[hooks.mine]\nuse = "./known.py:Mine"\npoints = ["after_val", "before_val"]\nreads = ["model"]\n'
+    mine = (
+        '[hooks.mine]\nuse = "./known.py:Mine"\npoints = ["after_val", "before_val"]\nreads ='
+        ' ["model"]\n'
+    )
     third = '[hooks.third]\nuse = "./known.py:third"\npoints = ["after_val"]\nbefore = ["mine"]\n'
     ema = '[hooks.average]\nuse = "ema"\n'
     (here / "p.toml").write_text(f'{text}[data.val]\nuse = "circle"\n{mine}{third}{ema}')
@@ -198,10 +238,14 @@ def test_the_keys_of_the_file_are_known_and_what_is_wrong_with_them_is_found(kno
     assert {point for hook, point in bound if hook == "mine"} == {"before_val", "after_val"}
     assert bound["mine", "after_val"]["reads"] == ["model"]
     assert ("average", "after_optimizer_step") in bound, "hookflow's own hooks are imported"
-    assert {"third", "mine"} <= {hook for edge in plan["edges"] for hook in (edge["first"], edge["then"])}
+    assert {"third", "mine"} <= {
+        hook for edge in plan["edges"] for hook in (edge["first"], edge["then"])
+    }
     wrong = {
         "hooks.mine.points=['after_epoch']": 'there is no point "after_epoch"',
-        "hooks.third.use='./known.py:Trird'": 'there is no "Trird" in ./known.py\n    did you mean "third"?',
+        "hooks.third.use='./known.py:Trird'": (
+            'there is no "Trird" in ./known.py\n    did you mean "third"?'
+        ),
         "hooks.third.use='./now.py:Third'": 'there is no file "./now.py"',
         "hooks.third.use='nowhere.now:Third'": 'there is no module "nowhere"',
         "hooks.third.use='thrid'": 'there is nothing called "thrid"',
@@ -249,7 +293,9 @@ SPRUNG = "__import__('pathlib').Path('marker').touch()"
         "dict[int]",
     ],
 )
-@pytest.mark.parametrize("make", ["def Net({}): ...", "class Net:\n    def __init__(self, {}): ..."])
+@pytest.mark.parametrize(
+    "make", ["def Net({}): ...", "class Net:\n    def __init__(self, {}): ..."]
+)
 def test_no_annotation_is_evaluated(known: Path, make: str, annotation: str) -> None:
     (known / "net.py").write_text(make.format(f"size: {annotation} = {SPRUNG}"))
     model = ("--set=model.use='./net.py:Net'", "--set=model.args={ size = 3 }")
@@ -277,7 +323,9 @@ def test_no_annotation_is_evaluated(known: Path, make: str, annotation: str) -> 
 def test_a_value_is_compared_with_what_the_source_shows(
     known: Path, annotation: str, value: str, is_right: bool
 ) -> None:
-    (known / "net.py").write_text(f"class Net:\n    def __init__(self, first, size: {annotation}, *more, key=1): ...")
+    (known / "net.py").write_text(
+        f"class Net:\n    def __init__(self, first, size: {annotation}, *more, key=1): ..."
+    )
     model = ("--set=model.use='./net.py:Net'", f"--set=model.args={{ first = 1, size = {value} }}")
     if is_right:
         assert "is valid" in read("check", "p.toml", *model)
@@ -287,7 +335,9 @@ def test_a_value_is_compared_with_what_the_source_shows(
 
 def test_a_definition_that_names_a_parameter_twice_is_no_crash(known: Path) -> None:
     (known / "net.py").write_text("def Net(size, size): ...")
-    assert "is valid" in read("check", "p.toml", "--set=model.use='./net.py:Net'", "--set=model.args={ size = 1 }")
+    assert "is valid" in read(
+        "check", "p.toml", "--set=model.use='./net.py:Net'", "--set=model.args={ size = 1 }"
+    )
 
 
 @pytest.mark.usefixtures("here")
@@ -321,9 +371,16 @@ def test_no_command_that_reads_a_run_imports_from_it(here: Path, command: str) -
     run = RunDir.create(here / "runs", "p")
     prepare(loaded, plan, run, here)
     run.lock.touch()  # its process has ended: nobody waits for it
-    for arguments in (READING[command], ["mine", "RUN"], ["points", "RUN"], ["hooks.mine.args.size", "RUN"]):
+    for arguments in (
+        READING[command],
+        ["mine", "RUN"],
+        ["points", "RUN"],
+        ["hooks.mine.args.size", "RUN"],
+    ):
         if command == "explain" or arguments is READING[command]:
-            CliRunner().invoke(app, [command, *(run.id if word == "RUN" else word for word in arguments)])
+            CliRunner().invoke(
+                app, [command, *(run.id if word == "RUN" else word for word in arguments)]
+            )
     assert not (here / "marker").exists()
 
 

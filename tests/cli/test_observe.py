@@ -1,4 +1,6 @@
-"""`hookflow check --observe` and `--commute`: hooks are judged by what they do, and pairs by both of their orders."""
+"""`hookflow check --observe` and `--commute`: hooks are judged by what they do,
+and pairs by both of their orders.
+"""
 
 import re
 import tempfile
@@ -21,7 +23,8 @@ ROOT = TESTS.parent
 
 def hooks(**classes: str) -> str:
     return "".join(
-        f'\n[hooks.{name}]\nuse = "{TESTS}/support/undeclared_hooks.py:{of}"\n' for name, of in classes.items()
+        f'\n[hooks.{name}]\nuse = "{TESTS}/support/undeclared_hooks.py:{of}"\n'
+        for name, of in classes.items()
     )
 
 
@@ -37,34 +40,59 @@ def check(file: Path | str, *options: str, exit_code: int = 0) -> str:
 
 BUGS = {
     "the average is swapped in while the weights are saved": (
-        hooks(saver="Saver", average="SwappedAverage"), "saver", "average", "model", "after_val"),
+        hooks(saver="Saver", average="SwappedAverage"),
+        "saver",
+        "average",
+        "model",
+        "after_val",
+    ),
     "a state is saved before it is updated": (
-        hooks(states="SaverOfStates", plateau="Plateau"), "states", "plateau", "hook.plateau, lr", "after_val"),
+        hooks(states="SaverOfStates", plateau="Plateau"),
+        "states",
+        "plateau",
+        "hook.plateau, lr",
+        "after_val",
+    ),
     "a metric is read before it is computed": (
-        hooks(judge="Judge", score="Score"), "judge", "score", "metrics.score", "after_val_epoch"),
-}  # fmt: skip
+        hooks(judge="Judge", score="Score"),
+        "judge",
+        "score",
+        "metrics.score",
+        "after_val_epoch",
+    ),
+}
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_wrong_order_of_hooks_that_declare_nothing_is_found_and_declared_away(bug: str, file: Path) -> None:
+def test_a_wrong_order_of_hooks_that_declare_nothing_is_found_and_declared_away(
+    bug: str, file: Path
+) -> None:
     text, wrong, right, slots, point = BUGS[bug]
     file.write_text(HEAD + text)
     assert "ambiguous" not in check(file, "--strict"), "nothing declared, nothing known"
     shown = check(file, "--strict", "--observe", "--write", exit_code=1)
     assert f"  ambiguous  {wrong} and {right} touch {slots}, at {point}\n" in shown
-    assert f"once all is declared, {right} ahead of {wrong}, and now it is the other way" in " ".join(shown.split())
+    assert (
+        f"once all is declared, {right} ahead of {wrong}, and now it is the other way"
+        in " ".join(shown.split())
+    )
     assert valid_plan(load(file)).order[point] == (right, wrong)
     assert "ambiguous" not in check(file, "--strict", "--observe")
 
 
-def test_a_hook_that_changes_a_slot_and_one_that_reads_it_are_in_no_order_until_that_is_stated(file: Path) -> None:
+def test_a_hook_that_changes_a_slot_and_one_that_reads_it_are_in_no_order_until_that_is_stated(
+    file: Path,
+) -> None:
     text = HEAD + hooks(counts="CountsQueue", fills="FillsQueue")
     file.write_text(text)
     shown = " ".join(check(file, "--strict", "--observe", "--write", exit_code=1).split())
     assert '"fills" changes task.queue, "counts" reads it, and nothing states the order' in shown
     assert 'after = ["fills"] in [hooks.counts], or after = ["counts"] in [hooks.fills]' in shown
     assert "[hooks.fills]" in shown.rpartition("p.toml: ")[2], "its own slots are declared"
-    assert valid_plan(load(file)).order["after_train_iter"] == ("counts", "fills"), "and turn nothing"
+    assert valid_plan(load(file)).order["after_train_iter"] == (
+        "counts",
+        "fills",
+    ), "and turn nothing"
     again = check(file, "--strict", "--observe", "--write", exit_code=1)
     assert "counts and fills touch task.queue" in again, "as loud as before"
     assert "nothing is missing" not in again
@@ -75,11 +103,16 @@ def test_a_hook_that_changes_a_slot_and_one_that_reads_it_are_in_no_order_until_
 
 
 def test_a_saver_beside_an_average_is_found_though_their_phase_decides(file: Path) -> None:
-    """Whoever leaves an `around_val` does so after the plain hooks: so nothing is ambiguous, and the order is wrong."""
+    """Whoever leaves an `around_val` does so after the plain hooks: so nothing is ambiguous,
+    and the order is wrong.
+    """
     file.write_text(HEAD + '[hooks.ema]\nuse = "ema"\n' + hooks(saver="Saver"))
     assert valid_plan(load(file)).order["after_val"] == ("saver", "ema")
     shown = check(file, "--strict", "--observe", "--write", exit_code=1)
-    assert 'at after_val, "saver" fires ahead of "ema"; both touch model. Once that is declared, it is the' in shown
+    assert (
+        'at after_val, "saver" fires ahead of "ema"; both touch model. Once that is declared, it'
+        " is the" in shown
+    )
     assert valid_plan(load(file)).order["after_val"] == ("ema", "saver")
     check(file, "--strict", "--observe")
 
@@ -87,12 +120,16 @@ def test_a_saver_beside_an_average_is_found_though_their_phase_decides(file: Pat
 def test_the_report_says_what_each_hook_touches_and_which_lines_to_add(file: Path) -> None:
     file.write_text(HEAD + hooks(plateau="Plateau", average="SwappedAverage"))
     report = check(file, "--observe")
-    check_golden("observe.txt", re.sub(r" in [\d.]+ s;", " in TIME;", report[report.index("\nobserved ") :]))
+    check_golden(
+        "observe.txt", re.sub(r" in [\d.]+ s;", " in TIME;", report[report.index("\nobserved ") :])
+    )
 
 
 def test_only_what_is_missing_is_written_and_all_else_in_the_file_stays(file: Path) -> None:
     text = HEAD + hooks(plateau="Plateau", score="Score")
-    text = text.replace('Plateau"\n', 'Plateau"  # halves\nreads = ["optimizer", # its settings\n]\n')
+    text = text.replace(
+        'Plateau"\n', 'Plateau"  # halves\nreads = ["optimizer", # its settings\n]\n'
+    )
     file.write_text(text)
     shown = check(file, "--observe", "--write")
     assert "declare it in" not in shown, "it is declared now"
@@ -111,12 +148,17 @@ def test_what_a_base_file_declares_stays_there(file: Path) -> None:
     (file.parent / "base.toml").write_text(base)
     file.write_text('extends = "base.toml"\n')
     assert 'p.toml: writes = ["lr"] in [hooks.plateau]\n' in check(file, "--observe", "--write")
-    assert file.read_text() == 'extends = "base.toml"\n\n[hooks.plateau]\nreads = ["lr"]\nwrites = ["lr"]\n'
+    assert (
+        file.read_text()
+        == 'extends = "base.toml"\n\n[hooks.plateau]\nreads = ["lr"]\nwrites = ["lr"]\n'
+    )
     assert (file.parent / "base.toml").read_text() == base
     check(file, "--strict", "--observe")
 
 
-def test_what_cannot_be_written_is_told_and_nothing_is_and_options_that_exclude_one_another(file: Path) -> None:
+def test_what_cannot_be_written_is_told_and_nothing_is_and_options_that_exclude_one_another(
+    file: Path,
+) -> None:
     file.write_text(HEAD + hooks(score="Score"))
     before = file.read_text()
     given = f'hooks.plateau={{use="{TESTS}/support/undeclared_hooks.py:Plateau"}}'
@@ -125,18 +167,26 @@ def test_what_cannot_be_written_is_told_and_nothing_is_and_options_that_exclude_
     assert file.read_text() == before
     assert "--write needs --observe" in refused("check", "p.toml", "--write")
     assert "--no-import runs nothing" in refused("check", "p.toml", "--observe", "--no-import")
-    assert "--observe and --commute report in text" in refused("check", "p.toml", "--commute", "--format", "json")
+    assert "--observe and --commute report in text" in refused(
+        "check", "p.toml", "--commute", "--format", "json"
+    )
 
 
 def test_what_a_hook_raises_is_told_and_what_is_no_hook_ends_it(file: Path) -> None:
     file.write_text(HEAD + '\n[hooks.fails]\nuse = "./fails.py:fails"\npoints = ["after_train"]\n')
     (file.parent / "fails.py").write_text('def fails():\n    raise RuntimeError("on purpose")\n')
-    assert "  not fired  fails at after_train: raised RuntimeError: on purpose\n" in check(file, "--observe")
+    assert "  not fired  fails at after_train: raised RuntimeError: on purpose\n" in check(
+        file, "--observe"
+    )
     check(file, "--observe", "--strict", exit_code=1)
     file.write_text(HEAD.replace("lr = 0.1", "lr = -1"))
-    assert "Invalid learning rate" in str(CliRunner().invoke(app, ["check", "p.toml", "--observe"]).exception)
+    assert "Invalid learning rate" in str(
+        CliRunner().invoke(app, ["check", "p.toml", "--observe"]).exception
+    )
     file.write_text(HEAD + '\n[task]\nuse = "./task.py:step"\n')
-    (file.parent / "task.py").write_text('def step(run, batch):\n    raise RuntimeError("on purpose")\n')
+    (file.parent / "task.py").write_text(
+        'def step(run, batch):\n    raise RuntimeError("on purpose")\n'
+    )
     check(file, "--observe", exit_code=1)
 
 
@@ -151,7 +201,9 @@ def test_what_a_hook_raises_is_told_and_what_is_no_hook_ends_it(file: Path) -> N
         pytest.param("pipelines/chargpt.toml", marks=pytest.mark.long),
     ],
 )
-def test_pipelines_whose_hooks_declare_what_they_do_raise_no_alarm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipelines_whose_hooks_declare_what_they_do_raise_no_alarm(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     shown = check(name, "--observe", "--strict", "--set", "run.threads=1")
     assert "ambiguous" not in shown
@@ -207,7 +259,10 @@ def made(here: Path) -> Path:
 
 
 def write(file: Path, first: str, second: str, more: str = "") -> Path:
-    file.write_text(f'{HEAD}[hooks.one]\nuse = "./two.py:{first}"\n[hooks.two]\nuse = "./two.py:{second}"\n{more}')
+    file.write_text(
+        f'{HEAD}[hooks.one]\nuse = "./two.py:{first}"\n[hooks.two]\nuse ='
+        f' "./two.py:{second}"\n{more}'
+    )
     return file
 
 
@@ -223,7 +278,10 @@ def test_a_pair_that_differs_is_named_with_what_differs_and_fails_strict() -> No
     for part in (
         "saver and average at after_val: differ in the file weights-2.pt: 5 of 9 values",
         'average first: after = ["average"] in [hooks.saver]',
-        "commute 1 pair without a declared order, fired both ways: 1 made a difference, 0 did not (6 trials of",
+        (
+            "commute 1 pair without a declared order, fired both ways: 1 made a difference, 0 did"
+            " not (6 trials of"
+        ),
     ):
         assert part in printed
     invoke("check", "--strict", file)
@@ -238,12 +296,23 @@ CASES = {
     "an order in which a hook raises": (1, "Adds", "Needs"),
     "what is saved elsewhere": (1, "Doubles", "Saves"),
     "what depends on the time": (0, "Adds", "Clock"),
-    "a state that leaks from trial to trial: no trial has lifted the alarm": (1, "Doubles", "Leaks"),
+    "a state that leaks from trial to trial: no trial has lifted the alarm": (
+        1,
+        "Doubles",
+        "Leaks",
+    ),
     "amounts in triggers do not count, and conditions do": (1, "Adds", "Rare", RARE),
     "without a pair nothing is run": (0, "Adds", "Rare", 'after = ["one"]'),
-    "what raises in the declared order": (1, "Adds", "Adds", '[hooks.three]\nuse = "./two.py:Fails"\n'),
+    "what raises in the declared order": (
+        1,
+        "Adds",
+        "Adds",
+        '[hooks.three]\nuse = "./two.py:Fails"\n',
+    ),
 }
-VARIES = re.compile(r"^Traceback.*?\n(?=ValueError)|^warn: .*?\n|^  (?:model|data) .*?\n", re.DOTALL | re.MULTILINE)
+VARIES = re.compile(
+    r"^Traceback.*?\n(?=ValueError)|^warn: .*?\n|^  (?:model|data) .*?\n", re.DOTALL | re.MULTILINE
+)
 """Lines with paths of this machine, and what the run says of hooks that no checkpoint holds."""
 
 
@@ -251,14 +320,20 @@ def test_what_is_said_of_a_pair(made: Path) -> None:
     told = {}
     for case, (code, *hooks) in CASES.items():
         file = write(made, *hooks)
-        done = CliRunner().invoke(app, ["check", "--strict", "--commute", file.name], env={"COLUMNS": "160"})
+        done = CliRunner().invoke(
+            app, ["check", "--strict", "--commute", file.name], env={"COLUMNS": "160"}
+        )
         assert done.exit_code == code, case
-        assert "needs 1.0" not in done.output, "what hooks print is theirs, and the output the command's"
+        assert "needs 1.0" not in done.output, (
+            "what hooks print is theirs, and the output the command's"
+        )
         told[case] = [re.sub(r"[\d.]+ s\b", "TIME", VARIES.sub("", done.output))]
     check_cases("commute.txt", told)
 
 
-def test_the_limit_is_told_with_what_was_not_tried(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_told_with_what_was_not_tried(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(made, "Adds", "Adds")
     monkeypatch.setattr(trials, "MAX_TRIALS", 2)
     printed = commute(made, "--strict", code=1)  # an ambiguous pair that was not tried is ambiguous
@@ -275,4 +350,8 @@ def test_it_leaves_nothing_behind(made: Path, monkeypatch: pytest.MonkeyPatch) -
     write(made, "Doubles", "Clips")
     before = {*made.parent.rglob("*")}
     commute(made)
-    assert {path for path in made.parent.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"} == before
+    assert {
+        path
+        for path in made.parent.rglob("*")
+        if path.suffix != ".pyc" and path.name != "__pycache__"
+    } == before

@@ -1,4 +1,6 @@
-"""The preparation of a run in a process of its own, which hands over the run, its locks, or what was raised."""
+"""The preparation of a run in a process of its own, which hands over the run, its locks,
+or what was raised.
+"""
 
 import os
 import pty
@@ -34,7 +36,9 @@ def test_what_the_preparation_imports_stays_out_of_this_process(tmp_path: Path) 
 
     assert prepare_in_child(find).path == run_dir.path
     assert module not in sys.modules
-    assert run_dir.describe()["starter"]["pid"] == os.getpid(), "the run lives as long as this process, until it trains"
+    assert run_dir.describe()["starter"]["pid"] == os.getpid(), (
+        "the run lives as long as this process, until it trains"
+    )
 
 
 def test_locks_that_are_kept_are_held_by_this_process(tmp_path: Path) -> None:
@@ -51,7 +55,11 @@ def test_locks_that_are_kept_are_held_by_this_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [UserError(Problem("no such hook", Where("a.toml", 3, 2))), PermissionError(13, "denied", "a.toml")]
+    "error",
+    [
+        UserError(Problem("no such hook", Where("a.toml", 3, 2))),
+        PermissionError(13, "denied", "a.toml"),
+    ],
 )
 def test_a_mistake_is_raised_again(error: Exception) -> None:
     def find() -> RunDir:
@@ -72,7 +80,9 @@ def test_a_command_that_ends_in_the_preparation_ends(capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == ""
 
 
-def test_another_error_is_printed_once_and_ends_the_command(capfd: pytest.CaptureFixture[str]) -> None:
+def test_another_error_is_printed_once_and_ends_the_command(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     def find() -> RunDir:
         raise RuntimeError("of hookflow itself")
 
@@ -89,12 +99,25 @@ def read_all(terminal: int) -> None:
             pass
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which files a process has in memory")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux says which files a process has in memory"
+)
 @pytest.mark.parametrize("ui", ["tui", "plain"])
-def test_the_viewer_of_a_run_with_hooks_that_import_torch_has_no_torch(tmp_path: Path, ui: str) -> None:
+def test_the_viewer_of_a_run_with_hooks_that_import_torch_has_no_torch(
+    tmp_path: Path, ui: str
+) -> None:
     mark = tmp_path / "mark"
     waits = f'--set=hooks.waits={{use="./process_hooks.py:Waits", args={{mark="{mark}"}}}}'
-    command = [sys.executable, "-m", "hookflow", "run", str(TOY), waits, "--set=run.threads=1", f"--ui={ui}"]
+    command = [
+        sys.executable,
+        "-m",
+        "hookflow",
+        "run",
+        str(TOY),
+        waits,
+        "--set=run.threads=1",
+        f"--ui={ui}",
+    ]
     terminal, end = pty.openpty()
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), end)
     viewer = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "TERM": "xterm"}, **streams)

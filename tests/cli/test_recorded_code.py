@@ -1,4 +1,6 @@
-"""The code of a run: what is recorded, and what resume, compare, rerun, fork, show and export say of it."""
+"""The code of a run: what is recorded, and what resume, compare, rerun, fork,
+show and export say of it.
+"""
 
 import hashlib
 import json
@@ -9,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.events.recorded_code import MAX_TEXT, RecordedCode, code_before, find_latest_code, list_recorded_codes
+from hookflow.events.recorded_code import (
+    MAX_TEXT,
+    RecordedCode,
+    code_before,
+    find_latest_code,
+    list_recorded_codes,
+)
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.runner.process.code_recorder import edited_since_import, read_git_state
 from tests.conftest import hookflow, hookflow_here, messages, records, run_here
@@ -88,7 +96,8 @@ def edit(project: Path, name: str, old: str, new: str) -> None:
     path = project / name
     before = path.stat()
     path.write_text(text.replace(old, new))
-    # Python takes its compiled file for current where size and second of change are those of the source.
+    # Python takes its compiled file for current where size and second of change are those of the
+    # source.
     os.utime(path, (before.st_atime, before.st_mtime + 2))
 
 
@@ -119,7 +128,9 @@ def test_resume_names_the_changed_line_before_it_trains(project: Path) -> None:
     edit(project, "step.py", "FACTOR *", "2 * FACTOR *")
     run_dir = trained(project, "--resume", "--set", "run.max_iters=6")
     warned = [
-        record for record in records(run_dir, "message") if "step.py:4 changed since it00000004" in record["text"]
+        record
+        for record in records(run_dir, "message")
+        if "step.py:4 changed since it00000004" in record["text"]
     ]
     assert [record["level"] for record in warned] == ["warn"]
     everything = records(run_dir)
@@ -140,7 +151,9 @@ def test_strict_resume_refuses_changed_code(project: Path) -> None:
     run_dir = trained(project)
     more = ("run", "--resume", run_dir.id, "--set", "run.max_iters=6", "--strict")
     edit(project, "scale.py", "1.0", "3.0")
-    done = hookflow("run", "--resume", run_dir.id, "--set", "run.max_iters=6", "--strict", cwd=project, code=2)
+    done = hookflow(
+        "run", "--resume", run_dir.id, "--set", "run.max_iters=6", "--strict", cwd=project, code=2
+    )
     assert "scale.py:1" in done.stderr
     assert "Traceback" not in done.stderr
     assert records(run_dir, "end")[-1]["status"] == "finished"
@@ -155,14 +168,19 @@ def test_strict_resume_refuses_changed_code(project: Path) -> None:
 def test_strict_without_a_recording_or_without_resume_is_refused(project: Path) -> None:
     run_dir = trained(project)
     (run_dir.path / "code" / "1.zip").unlink()
-    hookflow("run", "--resume", run_dir.id, "--set", "run.max_iters=6", "--strict", cwd=project, code=2)
+    hookflow(
+        "run", "--resume", run_dir.id, "--set", "run.max_iters=6", "--strict", cwd=project, code=2
+    )
     hookflow("run", "p.toml", "--strict", cwd=project, code=2)
 
 
 def test_compare_shows_the_code_that_differs(project: Path) -> None:
     first = trained(project)
     same = trained(project)
-    assert "amount to the same" in hookflow_here("compare", first.id, same.id, cwd=project, code=0).stdout
+    assert (
+        "amount to the same"
+        in hookflow_here("compare", first.id, same.id, cwd=project, code=0).stdout
+    )
     edit(project, "scale.py", "1.0", "3.0")
     other = trained(project)
     done = hookflow_here("compare", first.id, other.id, cwd=project, code=1)
@@ -170,10 +188,14 @@ def test_compare_shows_the_code_that_differs(project: Path) -> None:
     assert "scale.py:1" in done.stdout
     assert "-FACTOR = 1.0" in done.stdout
     assert "+FACTOR = 3.0" in done.stdout
-    found = json.loads(hookflow_here("compare", first.id, other.id, "--format", "json", cwd=project, code=1).stdout)
+    found = json.loads(
+        hookflow_here("compare", first.id, other.id, "--format", "json", cwd=project, code=1).stdout
+    )
     (change,) = found["differences"][0]["code"]
     assert (change["path"], change["kind"], change["line"]) == ("scale.py", "changed", 1)
-    page = hookflow_here("compare", first.id, other.id, "--format", "html", cwd=project, code=1).stdout
+    page = hookflow_here(
+        "compare", first.id, other.id, "--format", "html", cwd=project, code=1
+    ).stdout
     assert "FACTOR = 3.0" in page
     hookflow_here("compare", "p.toml", other.id, cwd=project, code=0)
     hookflow_here("compare", "p.toml", first.id, cwd=project, code=1)
@@ -191,10 +213,20 @@ def test_the_whole_difference_is_one_that_git_applies(project: Path, tmp_path: P
     assert "-lr = 0.1\n+lr = 0.2\n" in shown
     (tmp_path / "scale.py").write_text("FACTOR = 1.0\n")
     of_code = shown[shown.index("--- scale.py") :]
-    subprocess.run(["git", "apply", "-p0"], input=of_code, cwd=tmp_path, check=True, text=True, capture_output=True)
+    subprocess.run(
+        ["git", "apply", "-p0"],
+        input=of_code,
+        cwd=tmp_path,
+        check=True,
+        text=True,
+        capture_output=True,
+    )
     assert (tmp_path / "scale.py").read_text() == f"{longer}FACTOR = 3.0\n"
     (project / "scale.py").write_text("FACTOR = 1.0\n")
-    assert hookflow_here("compare", "p.toml", first.id, "--format", "diff", cwd=project, code=0).stdout == ""
+    assert (
+        hookflow_here("compare", "p.toml", first.id, "--format", "diff", cwd=project, code=0).stdout
+        == ""
+    )
 
 
 def test_compare_of_a_run_without_code_says_so(project: Path) -> None:
@@ -227,7 +259,18 @@ def test_rerun_runs_the_recorded_code(project: Path) -> None:
     again = RunDir(Path(found["rerun"]))
     assert code_of(again).content("scale.py") == b"FACTOR = 1.0\n"
     assert (project / "scale.py").read_text() == "FACTOR = 3.0\n"
-    done = hookflow("rerun", run_dir.id, "--at", "3", "--code", "current", "--format", "json", cwd=project, code=1)
+    done = hookflow(
+        "rerun",
+        run_dir.id,
+        "--at",
+        "3",
+        "--code",
+        "current",
+        "--format",
+        "json",
+        cwd=project,
+        code=1,
+    )
     found = json.loads(done.stdout)
     # three times the loss, whatever the weights: the first one to the bit
     first = found["unlike"][0]
@@ -236,7 +279,10 @@ def test_rerun_runs_the_recorded_code(project: Path) -> None:
 
 
 def test_rerun_finds_data_beside_the_recorded_code(project: Path) -> None:
-    step = STEP.replace("from scale", "from pathlib import Path\nDATA = Path(__file__).parent / 'data.txt'\nfrom scale")
+    step = STEP.replace(
+        "from scale",
+        "from pathlib import Path\nDATA = Path(__file__).parent / 'data.txt'\nfrom scale",
+    )
     (project / "step.py").write_text(step.replace("FACTOR *", "float(DATA.read_text()) *"))
     (project / "data.txt").write_text("2")
     run_dir = trained(project)
@@ -248,7 +294,9 @@ def test_rerun_over_two_attempts_names_the_other_code(project: Path) -> None:
     trained(project)
     edit(project, "scale.py", "1.0", "3.0")
     run_dir = trained(project, "--resume", "--set", "run.max_iters=6")
-    done = hookflow("rerun", run_dir.id, "--at", "3", "--for", "4", "--format", "json", cwd=project, code=1)
+    done = hookflow(
+        "rerun", run_dir.id, "--at", "3", "--for", "4", "--format", "json", cwd=project, code=1
+    )
     assert "iteration 6 was run with other code: scale.py:1" in json.loads(done.stdout)["causes"]
 
 
@@ -258,7 +306,11 @@ def test_fork_keeps_the_code_of_its_parent_and_warns(project: Path) -> None:
     hookflow("fork", f"{parent.id}:it00000002", cwd=project, code=0)
     fork = next(run for run in all_runs(project / "runs") if run.id != parent.id)
     assert [(code.number, code.it) for code in list_recorded_codes(fork)] == [(0, 0), (1, 2)]
-    assert [text for text in messages(fork, "warn") if text == f"scale.py:1 changed since {parent.id}:it00000002"]
+    assert [
+        text
+        for text in messages(fork, "warn")
+        if text == f"scale.py:1 changed since {parent.id}:it00000002"
+    ]
     before = code_before(fork, 2)
     assert before is not None
     assert before.content("scale.py") == b"FACTOR = 1.0\n"
@@ -268,8 +320,12 @@ def test_show_and_export(project: Path) -> None:
     run_dir = trained(project)
     edit(project, "scale.py", "1.0", "3.0")
     trained(project, "--resume", "--set", "run.max_iters=6")
-    page = json.loads(hookflow_here("show", run_dir.id, "--format", "json", cwd=project, code=0).stdout)
-    assert page["code"]["files"]["scale.py"]["sha256"] == hashlib.sha256(b"FACTOR = 3.0\n").hexdigest()
+    page = json.loads(
+        hookflow_here("show", run_dir.id, "--format", "json", cwd=project, code=0).stdout
+    )
+    assert (
+        page["code"]["files"]["scale.py"]["sha256"] == hashlib.sha256(b"FACTOR = 3.0\n").hexdigest()
+    )
     assert "3 files" in hookflow_here("show", run_dir.id, cwd=project, code=0).stdout
     hookflow_here("export", run_dir.id, "--code", "out", cwd=project, code=0)
     assert (project / "out" / "scale.py").read_text() == "FACTOR = 3.0\n"
@@ -282,7 +338,9 @@ def test_show_and_export(project: Path) -> None:
     hookflow("run", "pipeline.toml", "--dir", "again", cwd=project / "then", code=0)
 
 
-def test_secrets_are_masked_and_given_back_to_a_rerun(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_masked_and_given_back_to_a_rerun(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOKEN_OF_CODE", "s3cret-and-long-enough")
     edit(
         project,
@@ -322,10 +380,14 @@ def test_text_of_other_encodings_and_sizes(project: Path, content: bytes, kept: 
     assert code.content("more.py") == (content if kept else None)
     assert bool(code.files["more.py"].left_out) is not kept
     (project / "more.py").write_bytes(content + b"MORE = 1\n")
-    hookflow("run", "--resume", run_dir.id, "--set", "run.max_iters=6", "--strict", cwd=project, code=2)
+    hookflow(
+        "run", "--resume", run_dir.id, "--set", "run.max_iters=6", "--strict", cwd=project, code=2
+    )
 
 
-def test_link_is_followed_and_a_rerun_takes_its_recorded_target(project: Path, tmp_path: Path) -> None:
+def test_link_is_followed_and_a_rerun_takes_its_recorded_target(
+    project: Path, tmp_path: Path
+) -> None:
     shared = tmp_path / "shared.py"
     (project / "step.py").rename(shared)
     (project / "step.py").symlink_to(shared)
@@ -346,12 +408,18 @@ def test_git_commit_and_difference_are_recorded(project: Path) -> None:
     git(project, "init", "-q", "-b", "trunk")
     git(project, "add", ".")
     git(project, "commit", "-qm", "first")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, check=True, capture_output=True, text=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=project, check=True, capture_output=True, text=True
+    )
     edit(project, "scale.py", "1.0", "3.0")
     answer = read_git_state(project)
     assert answer is not None
     state, diff = answer
-    assert (state.commit, state.branch, state.changed) == (commit.stdout.strip(), "trunk", ("scale.py",))
+    assert (state.commit, state.branch, state.changed) == (
+        commit.stdout.strip(),
+        "trunk",
+        ("scale.py",),
+    )
     assert b"+FACTOR = 3.0" in diff
     code = code_of(trained(project))
     assert code.git == state
@@ -424,13 +492,17 @@ def test_program_of_the_user_is_recorded(project: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": ""}
     import sys
 
-    subprocess.run([sys.executable, "train.py"], cwd=project, check=True, capture_output=True, env=environment)
+    subprocess.run(
+        [sys.executable, "train.py"], cwd=project, check=True, capture_output=True, env=environment
+    )
     code = code_of(only_run(project))
     assert code.files["train.py"].module == "__main__"
     assert {"net.py", "step.py", "scale.py"} < code.files.keys()
 
 
-def test_run_goes_on_where_code_cannot_be_written(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_goes_on_where_code_cannot_be_written(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from hookflow.runner.process import code_recorder
 
     def refuse(*_: object, **__: object) -> None:

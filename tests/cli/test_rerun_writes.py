@@ -1,4 +1,6 @@
-"""`hookflow rerun` writes nothing outside its own folder, whatever the hooks of the run write elsewhere."""
+"""`hookflow rerun` writes nothing outside its own folder,
+whatever the hooks of the run write elsewhere.
+"""
 
 import json
 import os
@@ -57,8 +59,14 @@ class Sends(Hook):
 """
 
 HOOKS_OF_THE_RUN = {
-    "checkpoint": 'use = "checkpoint"\nargs = { out_dir = "kept", copy_to = "{folder}/remote/{{run}}-{{name}}" }',
-    "by_path": 'use = "hookflow.hooks.builtin.checkpoint:Checkpoint"\nargs = { copy_to = "{folder}/other/{{name}}" }',
+    "checkpoint": (
+        'use = "checkpoint"\nargs = { out_dir = "kept", copy_to ='
+        ' "{folder}/remote/{{run}}-{{name}}" }'
+    ),
+    "by_path": (
+        'use = "hookflow.hooks.builtin.checkpoint:Checkpoint"\nargs = { copy_to ='
+        ' "{folder}/other/{{name}}" }'
+    ),
     "subclass": 'use = "./own.py:Copied"\nargs = { copy_to = "{folder}/third/{{name}}" }',
     "export": 'use = "export"\nargs = { out_dir = "exported" }',
     "fixed": 'use = "./own.py:Exported"',
@@ -70,13 +78,27 @@ HOOKS_OF_THE_RUN = {
 TOGETHER = sorted(
     SAMPLES.keys()
     # one of these excludes another, ends the run, or needs another network
-    - {"checkpoint", "export", "images", "lr_finder", "mixup", "resize", "sam", "scheduler", "tta", "cutmix", "metrics"}
+    - {
+        "checkpoint",
+        "export",
+        "images",
+        "lr_finder",
+        "mixup",
+        "resize",
+        "sam",
+        "scheduler",
+        "tta",
+        "cutmix",
+        "metrics",
+    }
 )
 """Built-in hooks that train together."""
 
 
 @pytest.fixture
-def folder(here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("reruns")))
     Path("own.py").write_text(HOOKS)
     return here
@@ -98,18 +120,41 @@ def trained(hooks: str) -> str:
 
 
 def rerun(run: str, *options: str) -> dict[str, Any]:
-    done = hookflow_here("rerun", run, "--at", "8", "--for", "4", "--format", "json", *options, cwd=Path.cwd(), code=0)
+    done = hookflow_here(
+        "rerun",
+        run,
+        "--at",
+        "8",
+        "--for",
+        "4",
+        "--format",
+        "json",
+        *options,
+        cwd=Path.cwd(),
+        code=0,
+    )
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
 @pytest.mark.parametrize("name", HOOKS_OF_THE_RUN)
 def test_what_a_hook_writes_elsewhere_stays_as_the_run_has_left_it(folder: Path, name: str) -> None:
-    table = HOOKS_OF_THE_RUN[name].replace("{folder}", str(folder)).replace("{{", "{").replace("}}", "}")
-    saves = "" if "heckpoint" in table or name == "subclass" else '[hooks.saves]\nuse = "checkpoint"\n'
+    table = (
+        HOOKS_OF_THE_RUN[name]
+        .replace("{folder}", str(folder))
+        .replace("{{", "{")
+        .replace("}}", "}")
+    )
+    saves = (
+        "" if "heckpoint" in table or name == "subclass" else '[hooks.saves]\nuse = "checkpoint"\n'
+    )
     run = trained(f'[hooks.log]\nuse = "log"\nevery = 1\n[hooks.{name}]\n{table}\n{saves}')
     before = files(folder)
-    outside = {path for path in before if Path(path).relative_to(folder).parts[0] not in ("runs", "p.toml", "own.py")}
+    outside = {
+        path
+        for path in before
+        if Path(path).relative_to(folder).parts[0] not in ("runs", "p.toml", "own.py")
+    }
     assert outside, "the run itself writes elsewhere"
     result = rerun(run)
     assert files(folder) == before
@@ -122,14 +167,19 @@ def test_what_a_hook_writes_elsewhere_stays_as_the_run_has_left_it(folder: Path,
 
 def test_nobody_is_notified_of_a_rerun(folder: Path) -> None:
     command = json.dumps([sys.executable, "-c", "open('notified', 'a').write('x')"])
-    run = trained(f'[hooks.saves]\nuse = "checkpoint"\n[hooks.log]\nuse = "log"\n[notify]\ncommand = {command}\n')
+    run = trained(
+        '[hooks.saves]\nuse = "checkpoint"\n[hooks.log]\nuse = "log"\n[notify]\ncommand ='
+        f" {command}\n"
+    )
     result = rerun(run)
     assert "notify" not in (Path(result["rerun"]) / "pipeline.toml").read_text()
 
 
 @pytest.fixture
 def opened() -> Iterator[Callable[[], set[Path]]]:
-    """Note the files that this process opens to write, the folders that it makes, and the names that it changes."""
+    """Note the files that this process opens to write, the folders that it makes,
+    and the names that it changes.
+    """
     noted: set[Path] = set()
     listening = [True]
 
@@ -137,7 +187,9 @@ def opened() -> Iterator[Callable[[], set[Path]]]:
         if not listening[0]:
             return
         if event == "open":
-            if isinstance(args[0], str | bytes) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            if isinstance(args[0], str | bytes) and args[2] & (
+                os.O_WRONLY | os.O_RDWR | os.O_CREAT
+            ):
                 note(args[0])
         elif event in ("os.mkdir", "os.remove"):
             if args[-1] == -1:  # else it is relative to a folder that is open
@@ -156,8 +208,13 @@ def opened() -> Iterator[Callable[[], set[Path]]]:
 def test_a_rerun_of_the_built_in_hooks_writes_into_its_folder_alone(
     folder: Path, opened: Callable[[], set[Path]]
 ) -> None:
-    tables = [f'[hooks.{name}]\nuse = "{name}"\nargs = {inline(SAMPLES[name])}\n' for name in TOGETHER]
-    tables.append('[hooks.checkpoint]\nuse = "checkpoint"\nargs = { out_dir = "kept", copy_to = "remote/{name}" }\n')
+    tables = [
+        f'[hooks.{name}]\nuse = "{name}"\nargs = {inline(SAMPLES[name])}\n' for name in TOGETHER
+    ]
+    tables.append(
+        '[hooks.checkpoint]\nuse = "checkpoint"\nargs = { out_dir = "kept", copy_to ='
+        ' "remote/{name}" }\n'
+    )
     tables.append('[hooks.export]\nuse = "export"\nargs = { out_dir = "exported" }\n')
     run = trained("".join(tables))
     before = files(folder)
@@ -165,7 +222,11 @@ def test_a_rerun_of_the_built_in_hooks_writes_into_its_folder_alone(
     own = Path(rerun(run)["rerun"]).resolve()
     assert files(folder) == before
     system = ("/dev", "/proc")
-    written = {path for path in opened() if "__pycache__" not in path.parts and not str(path).startswith(system)}
+    written = {
+        path
+        for path in opened()
+        if "__pycache__" not in path.parts and not str(path).startswith(system)
+    }
     assert any(path.is_relative_to(own) for path in written)
     assert [path for path in sorted(written) if not path.is_relative_to(own.parent.parent)] == []
 
@@ -178,7 +239,9 @@ IN_THE_RUN_DIRECTORY = {("predict", "file")}
 def test_a_built_in_hook_declares_each_argument_that_names_a_place(name: str) -> None:
     hook = find_hook(name, Path(), None)
     annotations = getattr(hook, "__annotations__", {})
-    named = {key for key in annotations if any(word in key.split("_") or key == word for word in PLACES)}
+    named = {
+        key for key in annotations if any(word in key.split("_") or key == word for word in PLACES)
+    }
     outside = set(make_spec(name, hook, {}, Where("")).find_outside_arguments() or ())
     undeclared = {key for key in named if (name, key) not in IN_THE_RUN_DIRECTORY} - outside
     assert undeclared == set()

@@ -1,4 +1,6 @@
-"""`hookflow run FILE --resume` reads FILE: what differs is shown, what may change takes effect, the rest is refused."""
+"""`hookflow run FILE --resume` reads FILE: what differs is shown, what may change takes effect,
+the rest is refused.
+"""
 
 import re
 import shutil
@@ -49,7 +51,11 @@ def edit(old: str, new: str) -> None:
 
 
 def written(run: RunDir) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in run.path.iterdir() if file.is_file() and file != run.lock}
+    return {
+        file.name: file.read_bytes()
+        for file in run.path.iterdir()
+        if file.is_file() and file != run.lock
+    }
 
 
 def refusal(*overrides: str, **options: bool) -> str:
@@ -58,7 +64,9 @@ def refusal(*overrides: str, **options: bool) -> str:
     return str(raised.value)
 
 
-def test_an_unchanged_file_has_nothing_left_to_do(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unchanged_file_has_nothing_left_to_do(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = written(run)
     with pytest.raises(typer.Exit) as left:
         prepare_resume("toy.toml", PipelineChanges())
@@ -77,7 +85,10 @@ def test_an_unchanged_file_has_nothing_left_to_do(run: RunDir, capsys: pytest.Ca
     assert "max_epochs = 2" in run.pipeline.read_text(), "nothing runs, and nothing is recorded"
 
 
-NEVER_BEGUN = '{"k":"end","t":1.0,"it":0,"ep":0,"status":"interrupted","exit":130,"reason":"SIGINT received"}\n'
+NEVER_BEGUN = (
+    '{"k":"end","t":1.0,"it":0,"ep":0,"status":"interrupted","exit":130,"reason":"SIGINT'
+    ' received"}\n'
+)
 
 
 @pytest.mark.parametrize("named", ["toy.toml", "toy", None])
@@ -125,7 +136,9 @@ ENDS_EARLY = f'hooks.ends={{use="{__file__}:Ends", args={{how="stop"}}, writes=[
 def test_a_run_that_a_hook_has_ended_early_is_not_trained_on_by_a_plain_resume(
     train_here: Train, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
-    """Unless the hook has stopped this process alone, as a time limit does, or something is changed."""
+    """Unless the hook has stopped this process alone, as a time limit does,
+    or something is changed.
+    """
     run = new("toy.toml", PipelineChanges(overrides=(ENDS_EARLY.replace('"stop"', f'"{how}"'),)))
     assert train_here(run) == 0
     if how == "stop for now":
@@ -138,7 +151,10 @@ def test_a_run_that_a_hook_has_ended_early_is_not_trained_on_by_a_plain_resume(
             prepare_resume(named, PipelineChanges())
         assert left.value.exit_code == 0
     assert "it does not improve any more" in capsys.readouterr().err
-    assert prepare_resume(run.id, PipelineChanges(without=("ends",)), allow_changed_hooks=True).id == run.id
+    assert (
+        prepare_resume(run.id, PipelineChanges(without=("ends",)), allow_changed_hooks=True).id
+        == run.id
+    )
 
 
 def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir) -> None:
@@ -149,10 +165,17 @@ def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir)
     hookflow_here("run", "--resume", run.id, "--ui", "plain", cwd=Path.cwd(), code=2)
     assert written(run) == before, "neither its files nor its log"
     for target in ("toy.toml:best", f"{run.id}:best"):
-        with pytest.raises(UserError, match=f"is a checkpoint, .*\n.*: hookflow fork {run.id}:best$"):
+        with pytest.raises(
+            UserError, match=f"is a checkpoint, .*\n.*: hookflow fork {run.id}:best$"
+        ):
             prepare_resume(target, PipelineChanges())
-    for target, hint in ((run.id, f"to resume it: hookflow run --resume {run.id}"), ("toy", 'did you mean "toy.toml"')):
-        with pytest.raises(UserError, match=f"{target} is a run, and a new run begins with a .*file\n    {hint}"):
+    for target, hint in (
+        (run.id, f"to resume it: hookflow run --resume {run.id}"),
+        ("toy", 'did you mean "toy.toml"'),
+    ):
+        with pytest.raises(
+            UserError, match=f"{target} is a run, and a new run begins with a .*file\n    {hint}"
+        ):
             compiled(target, PipelineChanges())
 
 
@@ -173,7 +196,9 @@ def test_nobody_else_resumes_it_before_it_starts(run: RunDir) -> None:
     ],
 )
 def test_a_folder_that_cannot_be_made_is_a_mistake(override: str, printed: str) -> None:
-    done = hookflow_here("run", "toy.toml", "--in-process", "--set", override, cwd=Path.cwd(), code=2)
+    done = hookflow_here(
+        "run", "toy.toml", "--in-process", "--set", override, cwd=Path.cwd(), code=2
+    )
     assert printed in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 
@@ -185,7 +210,9 @@ def test_a_test_that_is_new_is_something_to_do(run: RunDir, train_here: Train) -
     assert records(run, "metrics")[-1]["split"] == "test"
 
 
-def test_more_epochs_continue_it(run: RunDir, train_here: Train, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_epochs_continue_it(
+    run: RunDir, train_here: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
     edit("max_epochs = 2", "max_epochs = 4")
     edit("every = 2,", "every = 7,")
     assert prepare_resume("toy.toml", PipelineChanges()).id == run.id
@@ -193,8 +220,18 @@ def test_more_epochs_continue_it(run: RunDir, train_here: Train, capsys: pytest.
     assert re.search(r"run\.max_epochs +2 → 4", printed)
     assert train_here(run, resume=True) == 0
     assert records(run, "end")[-1]["it"] == 20
-    assert [(record["it"], record["ep"]) for record in records(run, "run")] == [(0, 0), (10, 2)], "where each begins"
-    assert [record["it"] for record in records(run, "scalars") if "loss" in record["v"]] == [2, 4, 6, 8, 10, 14]  # type: ignore[operator]
+    assert [(record["it"], record["ep"]) for record in records(run, "run")] == [
+        (0, 0),
+        (10, 2),
+    ], "where each begins"
+    assert [record["it"] for record in records(run, "scalars") if "loss" in record["v"]] == [
+        2,
+        4,
+        6,
+        8,
+        10,
+        14,
+    ]  # type: ignore[operator]
     assert "max_epochs = 4" in (run.checkpoints / "last" / "pipeline.toml").read_text()
     texts = [record["text"] for record in records(run, "message")]
     assert "since the checkpoint it00000010: run.max_epochs was 2, and is 4" in texts
@@ -206,7 +243,10 @@ def test_what_would_be_another_run_is_refused_by_name_with_its_line(run: RunDir)
     before = written(run)
     printed = refusal("run.seed=3", "run.accumulate=2", "run.precision=bf16", "run.max_epochs=9")
     for line in (
-        "toy.toml:12:10: optimizer.args.lr was 0.1, and is 0.2: a resumed run has the optimizer of its checkpoint",
+        (
+            "toy.toml:12:10: optimizer.args.lr was 0.1, and is 0.2: a resumed run has the optimizer"
+            " of its checkpoint"
+        ),
         "toy.toml:8:10: model.args.width was not set, and is 16",
         "--set run.seed=3: run.seed was 0, and is 3",
         "run.accumulate was 1, and is 2",
@@ -218,12 +258,17 @@ def test_what_would_be_another_run_is_refused_by_name_with_its_line(run: RunDir)
     assert written(run) == before
 
 
-def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, train_here: Train) -> None:
+def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(
+    run: RunDir, train_here: Train
+) -> None:
     edit("max_epochs = 2", "max_epochs = 3")
     edit("decay = 0.9", "decay = 0.5")
     edit('[hooks.clip]\nuse = "grad_clip"\nargs = { max_norm = 1.0 }\n', "")
     printed = refusal()
-    assert "toy.toml:34:10: since the checkpoint it00000010: hooks.ema.args.decay was 0.9, and is 0.5" in printed
+    assert (
+        "toy.toml:34:10: since the checkpoint it00000010: hooks.ema.args.decay was 0.9, and is 0.5"
+        in printed
+    )
     assert 'the hook "clip" is gone' in printed
     assert printed.count("--allow-changed-hooks") == 1
     prepare_resume("toy.toml", PipelineChanges(), allow_changed_hooks=True)
@@ -237,11 +282,18 @@ def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, t
     for move, there in ((-(10**6), True), (10**6, False)):
         recording.step(move)
         assert recording.plan is not None
-        assert any(hook.name == "clip" for hook in recording.plan.hooks) is there, "each attempt is shown by its plan"
+        assert any(hook.name == "clip" for hook in recording.plan.hooks) is there, (
+            "each attempt is shown by its plan"
+        )
 
 
-def test_what_it_was_started_with_stays_unless_given(train_here: Train, capsys: pytest.CaptureFixture[str]) -> None:
-    run = new("toy.toml", PipelineChanges(overrides=("run.seed=5", "run.max_epochs=1"), without=("early_stop",)))
+def test_what_it_was_started_with_stays_unless_given(
+    train_here: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = new(
+        "toy.toml",
+        PipelineChanges(overrides=("run.seed=5", "run.max_epochs=1"), without=("early_stop",)),
+    )
     assert train_here(run) == 0
     prepare_resume("toy.toml", PipelineChanges(overrides=("run.max_iters=8",)))
     kept = "--set run.seed=5 --set hooks.early_stop.enabled=false"
@@ -250,7 +302,10 @@ def test_what_it_was_started_with_stays_unless_given(train_here: Train, capsys: 
     assert "max_epochs" not in run.wanted().pipeline.read_text()
     overrides = ["run.seed=5", "hooks.early_stop.enabled=false", "run.max_iters=8"]
     assert run.wanted().describe()["overrides"] == overrides
-    edit('[hooks.early_stop]\nuse = "early_stop"\nargs = { monitor = "accuracy", patience = 50 }\n', "")
+    edit(
+        '[hooks.early_stop]\nuse = "early_stop"\nargs = { monitor = "accuracy", patience = 50 }\n',
+        "",
+    )
     assert prepare_resume("toy.toml", PipelineChanges(overrides=("run.max_iters=9",))).id == run.id
 
 
@@ -264,8 +319,20 @@ def test_a_run_without_a_checkpoint_begins_anew_and_as_it_likes(train_here: Trai
 
 
 def test_the_first_rule_that_fits_counts_and_an_unknown_key_may_not_change() -> None:
-    may = ("run.max_epochs", "data.test.args.split", "data.val.loader.workers", "hooks.log.every", "hooks.log.on_error")
-    no = ("data.val.args.split", "run.name", "model.generator.use", "optimizer.args.lr", "run.something_new")
+    may = (
+        "run.max_epochs",
+        "data.test.args.split",
+        "data.val.loader.workers",
+        "hooks.log.every",
+        "hooks.log.on_error",
+    )
+    no = (
+        "data.val.args.split",
+        "run.name",
+        "model.generator.use",
+        "optimizer.args.lr",
+        "run.something_new",
+    )
     assert {rule_of(key).may for key in may} == {ChangeRule.YES}
     assert {rule_of(key).may for key in no} == {ChangeRule.NO}
     assert rule_of("hooks.log.args.every").may is ChangeRule.ALLOWED
@@ -286,6 +353,12 @@ def test_a_run_is_shuffled_and_a_resume_keeps_its_order_and_its_hooks() -> None:
     assert sorted(shuffled) == ["h1", "h2", "h3", "h4", "h5"]
     assert order(prepare_resume(run.id, PipelineChanges())) == shuffled
     longer = prepare_resume("p.toml", PipelineChanges(overrides=("run.max_iters=20",)))
-    assert (longer.id, order(longer.wanted()), read_recorded_plan(longer.wanted()).shuffle) == (run.id, shuffled, 7)
+    assert (longer.id, order(longer.wanted()), read_recorded_plan(longer.wanted()).shuffle) == (
+        run.id,
+        shuffled,
+        7,
+    )
     assert "max_iters = 20" in longer.wanted().pipeline.read_text()
-    assert read_recorded_plan(prepare_resume(run.id, PipelineChanges(shuffle=0)).wanted()).shuffle == 0
+    assert (
+        read_recorded_plan(prepare_resume(run.id, PipelineChanges(shuffle=0)).wanted()).shuffle == 0
+    )

@@ -1,4 +1,6 @@
-"""`hookflow runs`, `show`, `tag`, `rm` and `compare`: which runs there are, one of them on a page, and what differs."""
+"""`hookflow runs`, `show`, `tag`, `rm` and `compare`: which runs there are,
+one of them on a page, and what differs.
+"""
 
 import csv
 import io
@@ -46,11 +48,16 @@ from tests.support.processes import Spawned
 
 @pytest.fixture
 def several(here: Path) -> list[RunDir]:
-    """Four runs in the folder, the oldest first: two that finished, one that was killed, one that failed."""
+    """Four runs in the folder, the oldest first: two that finished,
+    one that was killed, one that failed.
+    """
     runs = make_several(here / "runs", 4, upto=100)
     append(runs[0], [end(t=1.79e9 + 100)])
     append(runs[1], [end(t=1.79e9 + 3700, it=300, ep=3, reason="accuracy has not improved")])
-    append(runs[3], [end(t=1.79e9 + 10900, it=10, status="failed", exit=1, reason="ValueError: too bad")])
+    append(
+        runs[3],
+        [end(t=1.79e9 + 10900, it=10, status="failed", exit=1, reason="ValueError: too bad")],
+    )
     return runs
 
 
@@ -58,27 +65,51 @@ def ids(text: str) -> list[str]:
     return re.findall(r"20260921-\d{6}-(\d{4})", text)
 
 
-def test_a_table_has_the_keys_in_which_the_runs_differ_and_a_notebook_escapes_it(several: list[RunDir]) -> None:
+def test_a_table_has_the_keys_in_which_the_runs_differ_and_a_notebook_escapes_it(
+    several: list[RunDir],
+) -> None:
     invoke("tag", several[1].id, "good", "--note", "before the schedule")
     check_golden("runs.txt", re.sub(r"\d+ (s|min|h|d) ago", "1 d ago", invoke("runs")))
-    check_golden("runs-grouped.txt", re.sub(r"\d+ (s|min|h|d) ago", "1 d ago", invoke("runs", "--group", "status")))
+    check_golden(
+        "runs-grouped.txt",
+        re.sub(r"\d+ (s|min|h|d) ago", "1 d ago", invoke("runs", "--group", "status")),
+    )
     invoke("tag", several[0].id, "--note", "<script>")
     assert "&lt;script&gt;" in hookflow.runs()._repr_html_()
 
 
-def test_a_group_has_the_mean_and_the_sample_deviation_of_the_best_and_the_last(several: list[RunDir]) -> None:
+def test_a_group_has_the_mean_and_the_sample_deviation_of_the_best_and_the_last(
+    several: list[RunDir],
+) -> None:
     best, last = [], []
     for run, values in zip(several[:3], ([0.95, 0.5], [0.99, 0.7], [0.97, 0.9]), strict=True):
         for it, value in zip((400, 500), values, strict=True):
-            append(run, [record("metrics", BEGAN + 20_000, it, 5, split="val", seconds=0.1, v={"accuracy": value})])
+            append(
+                run,
+                [
+                    record(
+                        "metrics",
+                        BEGAN + 20_000,
+                        it,
+                        5,
+                        split="val",
+                        seconds=0.1,
+                        v={"accuracy": value},
+                    )
+                ],
+            )
         best.append(max(values))
         last.append(values[-1])
     shown = invoke("runs", "--filter", f'id != "{several[3].id}"', "--group", "name")
     expected = []
     for key, values in {"best": best, "last": last}.items():
-        expected.append(f"{key}.accuracy {np.mean(values):.4f} ± {np.std(values, ddof=1):.2g} (n = 3)")
+        expected.append(
+            f"{key}.accuracy {np.mean(values):.4f} ± {np.std(values, ddof=1):.2g} (n = 3)"
+        )
     assert f"name = cifar: 3 runs, {', '.join(expected)}\n" in shown
-    rows = json.loads(invoke("runs", "--sort", "last.accuracy", "--columns", "last.accuracy", "--format", "json"))
+    rows = json.loads(
+        invoke("runs", "--sort", "last.accuracy", "--columns", "last.accuracy", "--format", "json")
+    )
     assert [row["last.accuracy"] for row in rows][:3] == pytest.approx(sorted(last))
 
 
@@ -99,7 +130,9 @@ def test_an_aggregate_with_a_diverged_run_is_no_number() -> None:
     assert aggregate.deviation is not None and math.isnan(aggregate.deviation)
 
 
-def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(several: list[RunDir]) -> None:
+def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(
+    several: list[RunDir],
+) -> None:
     refused_run = RunDir(several[0].path.with_name("20260921-172320-0009"))
     refused_run.path.mkdir()
     refused_run.sign(id=refused_run.id, name="cifar", created=BEGAN)
@@ -107,7 +140,9 @@ def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(s
     append(refused_run, [end(t=BEGAN + 2, it=0, status="failed", exit=2, reason=why)])
     shown = invoke("runs")
     assert len(ids(shown)) == 4 and "0009" not in shown
-    assert shown.endswith("""without 1 run refused before the first iteration: --filter 'status == "refused"'\n""")
+    assert shown.endswith(
+        """without 1 run refused before the first iteration: --filter 'status == "refused"'\n"""
+    )
     listed = invoke("runs", "--filter", 'status == "refused"')
     assert ids(listed) == ["0009"], listed
     assert f"  {why[:99]}…\n" in listed
@@ -115,12 +150,17 @@ def test_a_run_that_was_refused_at_the_start_is_listed_only_where_it_is_wanted(s
     assert (page["status"], page["reason"]) == ("refused", f"refused: {why}")
 
 
-def test_columns_give_way_on_a_narrow_terminal(several: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_give_way_on_a_narrow_terminal(
+    several: list[RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = Index(several[0].path.parents[1]).refresh()
     for width, shown in ((200, True), (60, False), (40, False)):
         with monkeypatch.context() as context:
             context.setenv("COLUMNS", str(width))
-            context.setattr("hookflow.cli.runs.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+            context.setattr(
+                "hookflow.cli.runs.sys",
+                SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)),
+            )
             heading, *lines, last = table_lines([(None, rows)], [], None)
         assert max(map(len, [heading, *lines])) <= width
         assert ("lr" in heading.split()) == shown
@@ -141,7 +181,9 @@ def test_columns_give_way_on_a_narrow_terminal(several: list[RunDir], monkeypatc
         ("value('best.accuracy') > 0 and epochs == 8", ["0003", "0002", "0001", "0000"]),
     ],
 )
-def test_a_filter_is_a_condition_over_the_keys(several: list[RunDir], condition: str, expected: list[str]) -> None:
+def test_a_filter_is_a_condition_over_the_keys(
+    several: list[RunDir], condition: str, expected: list[str]
+) -> None:
     invoke("tag", several[1].id, "good")
     assert ids(invoke("runs", "--filter", condition)) == expected
     assert [run.id[-4:] for run in hookflow.runs(filter=condition)] == expected
@@ -162,17 +204,31 @@ MISTAKES = (
 
 @pytest.mark.usefixtures("several")
 def test_a_mistake_names_the_nearest_key() -> None:
-    check_cases("runs-mistakes.txt", {" ".join(arguments): [refused("runs", *arguments)] for arguments in MISTAKES})
+    check_cases(
+        "runs-mistakes.txt",
+        {" ".join(arguments): [refused("runs", *arguments)] for arguments in MISTAKES},
+    )
 
 
-def test_runs_are_sorted_and_a_key_with_a_slash_is_named_as_a_condition_takes_it(several: list[RunDir]) -> None:
+def test_runs_are_sorted_and_a_key_with_a_slash_is_named_as_a_condition_takes_it(
+    several: list[RunDir],
+) -> None:
     (several[0].path / "pipeline.toml").write_text("x")
     assert ids(invoke("runs", "--sort", "optimizer.args.lr")) == ["0003", "0002", "0001", "0000"]
     assert ids(invoke("runs", "--sort", "-optimizer.args.lr")) == ["0001", "0002", "0003", "0000"]
     assert ids(invoke("runs", "--sort", "status")) == ["0003", "0001", "0000", "0002"]
-    append(several[3], [record("metrics", BEGAN + 10_900, 10, 1, split="val", seconds=0.1, v={"ood/accuracy": 0.5})])
+    append(
+        several[3],
+        [
+            record(
+                "metrics", BEGAN + 10_900, 10, 1, split="val", seconds=0.1, v={"ood/accuracy": 0.5}
+            )
+        ],
+    )
     assert 'value("best.ood/accuracy")' in refused("runs", "--filter", "best.ood/accuracy > 0.1")
-    assert ids(invoke("runs", "--filter", 'value("best.ood/accuracy") > 0.1')) == [several[3].id[-4:]]
+    assert ids(invoke("runs", "--filter", 'value("best.ood/accuracy") > 0.1')) == [
+        several[3].id[-4:]
+    ]
 
 
 def test_values_are_data_as_they_are(several: list[RunDir]) -> None:
@@ -196,15 +252,36 @@ def test_values_are_data_as_they_are(several: list[RunDir]) -> None:
 
 
 def test_headings_are_as_short_as_they_can_be_told_apart() -> None:
-    keys = ["optimizer.args.lr", "best.accuracy", "hooks.ema.use", "model.args.width", "task.args.width", "id"]
-    assert make_headings(keys) == ["lr", "best.accuracy", "ema", "model.args.width", "task.args.width", "id"]
-    assert make_headings(["best.data", "last.data", "best.best.data"]) == ["best.data", "last.data", "best.best.data"]
+    keys = [
+        "optimizer.args.lr",
+        "best.accuracy",
+        "hooks.ema.use",
+        "model.args.width",
+        "task.args.width",
+        "id",
+    ]
+    assert make_headings(keys) == [
+        "lr",
+        "best.accuracy",
+        "ema",
+        "model.args.width",
+        "task.args.width",
+        "id",
+    ]
+    assert make_headings(["best.data", "last.data", "best.best.data"]) == [
+        "best.data",
+        "last.data",
+        "best.best.data",
+    ]
 
 
 def test_tags_and_a_note(several: list[RunDir]) -> None:
     run = several[0]
     assert invoke("tag", run.id) == f"{run.id}  no tags\n"
-    assert invoke("tag", run.id, "good", "base", "good", "--note", "a note") == f"{run.id}  good, base  a note\n"
+    assert (
+        invoke("tag", run.id, "good", "base", "good", "--note", "a note")
+        == f"{run.id}  good, base  a note\n"
+    )
     assert invoke("tag", run.id, "--remove", "good", "--note", "") == f"{run.id}  base\n"
     assert 'has no tag "bse"\n    did you mean "base"?' in refused("tag", run.id, "--remove", "bse")
     assert run.read_notes() == (["base"], "")
@@ -260,7 +337,9 @@ def test_a_run_that_lives_is_not_deleted_and_neither_are_the_others(several: lis
 def test_it_asks_on_a_terminal(several: list[RunDir], answer: bytes, stays: bool) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "hookflow", "rm", several[0].id]
-    child = Spawned(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = Spawned(
+        command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     os.close(theirs)
     os.write(ours, answer)
     printed, errors = child.communicate(timeout=LIMIT)
@@ -271,9 +350,15 @@ def test_it_asks_on_a_terminal(several: list[RunDir], answer: bytes, stays: bool
 
 
 def run_of(root: Path, upto: int | None = None) -> RunDir:
-    """Write a run that finished, or was killed after so many frames; with two checkpoints, one of them damaged."""
+    """Write a run that finished, or was killed after so many frames; with two checkpoints,
+    one of them damaged.
+    """
     run = make(root / "runs", upto=upto)
-    run.sign(created=BEGAN, source="pipelines/cifar.toml", overrides=["run.precision=bf16", "hooks.ema.args.decay=0.9"])
+    run.sign(
+        created=BEGAN,
+        source="pipelines/cifar.toml",
+        overrides=["run.precision=bf16", "hooks.ema.args.decay=0.9"],
+    )
     if upto is not None:
         run.sign_process()
         run.sign(process_started=1.0)
@@ -308,19 +393,43 @@ def test_a_run_that_finished_or_was_killed(here: Path, upto: int | None, golden:
 
 
 def test_each_attempt_is_shown_with_what_had_changed_and_how_it_ended(here: Path) -> None:
-    """The first left no end record, the second is ended twice, by its rank 0 and its agent, the third never began."""
+    """The first left no end record, the second is ended twice, by its rank 0 and its agent,
+    the third never began.
+    """
     run = run_of(here, upto=60)
     (first,) = records(run, "run")
 
     changed = "since the checkpoint it00000196: hooks.ema.args.decay was 0.9, and is 0.8"
-    odd, wrong = f"the loss is odd {'x' * 70}", 'mine.toml:3: there is no "x"\n    did you mean "y"?'
+    odd, wrong = (
+        f"the loss is odd {'x' * 70}",
+        'mine.toml:3: there is no "x"\n    did you mean "y"?',
+    )
     begun = BEGAN + 3600
     later = [
         record("message", begun, 0, 0, source="hookflow", text=changed),
         {**first, "t": begun + 5, "it": 196, "ep": 2, "resumed_from": "it00000196"},
-        *(record("message", begun + 10 + k, 200 + k, 2, source="hookflow", text=odd) for k in range(3)),
-        end(begun + 60, 300, 3, status="interrupted", exit=143, reason="SIGTERM received", seconds=60),
-        end(begun + 61, 300, 3, status="failed", exit=1, reason="rank 1 was killed by SIGKILL", seconds=61),
+        *(
+            record("message", begun + 10 + k, 200 + k, 2, source="hookflow", text=odd)
+            for k in range(3)
+        ),
+        end(
+            begun + 60,
+            300,
+            3,
+            status="interrupted",
+            exit=143,
+            reason="SIGTERM received",
+            seconds=60,
+        ),
+        end(
+            begun + 61,
+            300,
+            3,
+            status="failed",
+            exit=1,
+            reason="rank 1 was killed by SIGKILL",
+            seconds=61,
+        ),
         end(begun + 3600, 0, 0, status="failed", exit=2, reason=wrong, seconds=2),
     ]
     append(run, later)
@@ -328,11 +437,15 @@ def test_each_attempt_is_shown_with_what_had_changed_and_how_it_ended(here: Path
     lines = io.StringIO()
     plain.print_run(run, lines)
     printed = [line[9:] for line in lines.getvalue().splitlines()]
-    assert printed.index("resumed    attempt 2") + 1 == printed.index(f"warn       hookflow: {changed}")
+    assert printed.index("resumed    attempt 2") + 1 == printed.index(
+        f"warn       hookflow: {changed}"
+    )
 
 
 def test_a_run_that_a_hook_ended_is_resumed_and_not_extended(here: Path) -> None:
-    """Twice its iterations would be another length for its schedules, and `val_every` would count iterations."""
+    """Twice its iterations would be another length for its schedules,
+    and `val_every` would count iterations.
+    """
     run = run_of(here, upto=60)
     append(run, [end(BEGAN + 60, 300, 3, reason="no progress", seconds=60.0)])
     page = shown()
@@ -344,8 +457,14 @@ def test_a_run_that_a_hook_ended_is_resumed_and_not_extended(here: Path) -> None
 def test_of_many_attempts_warnings_and_errors_the_first_few_are_shown(here: Path) -> None:
     state = RunState()
     for k in range(1, 12):
-        state.apply(make_stamped_record("message", k, 0, {"level": "warn", "source": "a", "text": f"x{k}"}))
-        state.apply(make_stamped_record("end", k, 0, {"status": "failed", "exit": 2, "reason": "no", "seconds": -k}))
+        state.apply(
+            make_stamped_record("message", k, 0, {"level": "warn", "source": "a", "text": f"x{k}"})
+        )
+        state.apply(
+            make_stamped_record(
+                "end", k, 0, {"status": "failed", "exit": 2, "reason": "no", "seconds": -k}
+            )
+        )
     for k in range(30):
         state.journal.add(0.0, "warn", "hook", f"text {k}")
     facts = RunFacts(RunDir(here), state, NO_PLAN, Health("failed"), [])
@@ -414,7 +533,9 @@ def recorded(file: str, shuffle: int | None = None) -> RunDir:
 def test_everything_that_differs_is_shown_and_nothing_twice_or_the_same() -> None:
     check_golden("diff.txt", diff("old.toml", "new.toml"))
     Path("same.toml").write_text("# a comment moves every line\n" + OLD.replace("8\n", "0x8\n"))
-    assert diff("old.toml", "same.toml", exit_code=0) == "old.toml and same.toml amount to the same\n"
+    assert (
+        diff("old.toml", "same.toml", exit_code=0) == "old.toml and same.toml amount to the same\n"
+    )
     same = json.loads(diff("old.toml", "same.toml", "--format", "json", exit_code=0))
     assert [name for name, value in same["differences"][0].items() if value] == ["with"]
     Path("less.toml").write_text(OLD.replace(EMA, ""))
@@ -422,9 +543,13 @@ def test_everything_that_differs_is_shown_and_nothing_twice_or_the_same() -> Non
     (difference,) = shown["differences"]
     names = [name for name, value in difference.items() if value]
     assert names == ["with", "hooks_removed"], "the order of the others is the same"
-    Path("swept.toml").write_text(f'{OLD}[sweep]\nmetric = "loss"\ngrid = {{ "run.seed" = [1, 2] }}\n')
+    Path("swept.toml").write_text(
+        f'{OLD}[sweep]\nmetric = "loss"\ngrid = {{ "run.seed" = [1, 2] }}\n'
+    )
     assert "sweep.grid.run.seed  nothing → [1, 2]" in diff("old.toml", "swept.toml")
-    assert "amount to the same" in diff(recorded("old.toml").id, "swept.toml", exit_code=0), "no run records a sweep"
+    assert "amount to the same" in diff(recorded("old.toml").id, "swept.toml", exit_code=0), (
+        "no run records a sweep"
+    )
     assert "compares 2 to 8 pipelines or runs, and there are 1" in refused("compare", "old.toml")
     assert "and there are 9" in refused("compare", *["old.toml"] * 9)
 
@@ -434,11 +559,16 @@ def test_a_run_is_what_it_was_started_with_and_a_shuffle_a_difference_of_its_own
     Path("old.toml").write_text(NEW)
     assert diff(run.id, "old.toml").startswith(f"- {run.id}\n+ old.toml\n\nkeys\n  run.max_epochs")
     Path("old.toml").write_text(OLD)
-    same = diff("p", "old.toml", exit_code=0)  # this run has not trained, so that its code was not recorded
+    # This run has not trained, so that its code was not recorded.
+    same = diff("p", "old.toml", exit_code=0)
     assert same.startswith(f"the pipelines of {run.id} and old.toml amount to the same\n")
     Path("free.toml").write_text(OLD.replace('after = ["print"]\n', ""))
-    seed = next(seed for seed in range(20) if compile_pipeline(load(Path("free.toml")), shuffle=seed)
-                .at("before_train")[0].hook != "ema")  # fmt: skip
+    seed = next(
+        seed
+        for seed in range(20)
+        if compile_pipeline(load(Path("free.toml")), shuffle=seed).at("before_train")[0].hook
+        != "ema"
+    )
     plain, shuffled = recorded("free.toml"), recorded("free.toml", seed)
     shown = diff(str(plain.path), str(shuffled.path))
     assert f"keys\n  --shuffle  nothing → {seed}\n\norder\n  before_train\n    - ema → " in shown
@@ -461,8 +591,12 @@ def test_what_is_neither_a_pipeline_nor_a_run() -> None:
 
 def test_runs_are_compared_by_what_came_of_them_too(here: Path) -> None:
     first, second, third = make_several(here / "runs", 3)
-    (first.path / "environment.json").write_text('{"git": {"commit": "aaaa", "dirty": ["a.py"]}, "cpus": 2}')
-    (second.path / "environment.json").write_text('{"git": {"commit": "bbbb", "dirty": []}, "cpus": 2}')
+    (first.path / "environment.json").write_text(
+        '{"git": {"commit": "aaaa", "dirty": ["a.py"]}, "cpus": 2}'
+    )
+    (second.path / "environment.json").write_text(
+        '{"git": {"commit": "bbbb", "dirty": []}, "cpus": 2}'
+    )
     check_golden("compare-runs.txt", diff(first.id, second.id))
     facts = json.loads(diff(first.id, second.id, third.id, "--format", "json"))
     assert [difference["with"] for difference in facts["differences"]] == [second.id, third.id]
@@ -471,7 +605,9 @@ def test_runs_are_compared_by_what_came_of_them_too(here: Path) -> None:
     assert len(facts["ns_per_iteration"]["ema @ after_train_iter"]) == 3
     # What fires once is not divided by the iterations, of which the third run has fewer.
     assert not [name for name in facts["ns_per_iteration"] if name.endswith("@ before_run")]
-    frames = [json.loads(line) for line in third.events.read_text().splitlines() if '"k":"frame"' in line]
+    frames = [
+        json.loads(line) for line in third.events.read_text().splitlines() if '"k":"frame"' in line
+    ]
     seed = str(next(binding.id for binding in plan().bindings if binding.hook == "seed"))
     took = sum(frame["hooks"][seed][1] for frame in frames if seed in frame["hooks"])
     assert facts["ns_once"].keys() == {"seed @ before_run"}

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-PROBE = "import sys; before = {*sys.modules}; import hookflow.cli.start; print(*({*sys.modules} - before))"
+PROBE = (
+    "import sys; before = {*sys.modules}; import hookflow.cli.start; print(*({*sys.modules} -"
+    " before))"
+)
 
 
 def test_the_entry_imports_nothing_but_the_standard_library() -> None:

@@ -1,4 +1,6 @@
-"""`hookflow sweep`: trials side by side, what fails, what goes on, what a sampler and a pruner are told, Slurm."""
+"""`hookflow sweep`: trials side by side, what fails, what goes on,
+what a sampler and a pruner are told, Slurm.
+"""
 
 import json
 import os
@@ -87,7 +89,9 @@ def run_dirs(folder: Path) -> set[str]:
     return {path.parent.name for path in folder.glob("runs/toy/*/run.json")}
 
 
-def test_a_trial_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_fails_is_named_and_the_others_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     written(folder, "jobs = 2\n" + GRID)
     done = hookflow("sweep", "p.toml", cwd=folder)
@@ -96,15 +100,20 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypa
     assert states(sweep) == ["finished", "failed"]
     assert 'trial 1  failed  hooks.upset.args.fail=true\n    hook "upset" at' in done.stderr
     assert "ValueError: as it was meant to" in done.stderr
-    assert re.search(r"trial 0  finished  accuracy 0\.\d+  hooks\.upset\.args\.fail=false", done.stdout)
-    assert re.search(r"trial 0 +0\.\d+ +false +✓ finished.*\n.*trial 1 +- +true +✗ failed", done.stdout), done.stdout
+    assert re.search(
+        r"trial 0  finished  accuracy 0\.\d+  hooks\.upset\.args\.fail=false", done.stdout
+    )
+    assert re.search(
+        r"trial 0 +0\.\d+ +false +✓ finished.*\n.*trial 1 +- +true +✗ failed", done.stdout
+    ), done.stdout
     assert f"failed: trial 1; anew with: hookflow sweep runs/toy/{sweep.name}" in done.stdout
     assert {(folder / f"seen-{fail}").read_text() for fail in (False, True)} == {"3", "5"}
     first = run_dirs(folder)
     listed = json.loads(invoke("runs", "--filter", f'"{sweep.name}" in tags', "--format", "json"))
     assert {row["id"] for row in listed} == first
-    assert f"it is a sweep: hookflow runs --filter '\"{sweep.name}\" in tags' lists its runs" in refused(
-        "show", sweep.name
+    assert (
+        f"it is a sweep: hookflow runs --filter '\"{sweep.name}\" in tags' lists its runs"
+        in refused("show", sweep.name)
     )
     (folder / "mended").touch()
     again = hookflow("sweep", "p.toml", "--resume", cwd=folder, code=0)
@@ -112,18 +121,26 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(folder: Path, monkeypa
     assert "sweep" not in (folder / "runs/toy" / min(first) / "pipeline.toml").read_text()
     assert "trial 0  " not in again.stdout.partition("\n\n")[0]
     assert len(run_dirs(folder) - first) == 1
-    (folder / "p.toml").write_text((folder / "p.toml").read_text().replace("max_epochs = 3", "max_epochs = 4"))
-    assert f"run.max_epochs has changed since the sweep {sweep.name} began" in refused("sweep", "p.toml", "--resume")
+    (folder / "p.toml").write_text(
+        (folder / "p.toml").read_text().replace("max_epochs = 3", "max_epochs = 4")
+    )
+    assert f"run.max_epochs has changed since the sweep {sweep.name} began" in refused(
+        "sweep", "p.toml", "--resume"
+    )
     invoke("sweep", "p.toml", "--set=run.max_epochs=1", "--slurm", "array.sh")
     assert len(sweeps(folder)) == 2
 
 
-def test_folds_are_trained_within_each_setting_and_a_resumed_sweep_keeps_their_number(folder: Path) -> None:
+def test_folds_are_trained_within_each_setting_and_a_resumed_sweep_keeps_their_number(
+    folder: Path,
+) -> None:
     file = written(folder, 'folds = 4\n[sweep.grid]\n"optimizer.args.lr" = [0.1, 0.2]\n')
     sweep = Sweep.create(file, ["sweep.folds=2", "optimizer.args.weight_decay=${fold}"])
     sweep.begin()
     settings = [(0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1)]
-    assert [[*sweep.suggest(k).values()] for k in range(sweep.section.count)] == [[*setting] for setting in settings]
+    assert [[*sweep.suggest(k).values()] for k in range(sweep.section.count)] == [
+        [*setting] for setting in settings
+    ]
     for k, points in enumerate(([0.5, 0.25], [0.75, 0.5], [0.99, 0.5])):
         sweep.keep(SweepTrial(k, sweep.suggest(k), "finished", "", max(points), "", points))
     done = hookflow("sweep", "p.toml", "--resume", cwd=folder, code=0)
@@ -139,7 +156,9 @@ def test_folds_are_trained_within_each_setting_and_a_resumed_sweep_keeps_their_n
     for lr, of_folds in by_lr.items():
         best = [max(values) for values in of_folds]
         last = [values[-1] for values in of_folds]
-        aggregates = [f"{number(mean(values))} ± {stdev(values):.2g} (n = 2)" for values in (best, last)]
+        aggregates = [
+            f"{number(mean(values))} ± {stdev(values):.2g} (n = 2)" for values in (best, last)
+        ]
         begin = rows.index([f"optimizer.args.lr={lr}"])
         assert rows[begin + 1] == ["fold", "best.accuracy", "last.accuracy"]
         assert rows[begin + 2] == ["0", number(best[0]), number(last[0])]
@@ -153,19 +172,27 @@ def test_folds_are_trained_within_each_setting_and_a_resumed_sweep_keeps_their_n
 def test_a_resume_with_another_number_of_folds_is_refused(folder: Path) -> None:
     file = written(folder, "folds = 4\n")
     sweep = Sweep.create(file, ())
-    assert [sweep.suggest(number) for number in range(sweep.section.count)] == [{"run.fold": k} for k in range(4)]
+    assert [sweep.suggest(number) for number in range(sweep.section.count)] == [
+        {"run.fold": k} for k in range(4)
+    ]
     sweep.begin()
     written(folder, "folds = 5\n")
-    assert "p.toml:9:1: sweep.folds has changed since the sweep" in refused("sweep", file, "--resume")
+    assert "p.toml:9:1: sweep.folds has changed since the sweep" in refused(
+        "sweep", file, "--resume"
+    )
     assert "p.toml:9:1: sweep.folds has changed since the sweep" in refused("sweep", sweep.path)
 
 
 def test_trials_that_differ_in_their_seeds_are_a_group() -> None:
     trials = []
-    for number_, (lr, seed, points) in enumerate(((0.1, 0, [1.0, 3.0]), (0.2, 0, [2.0]), (0.1, 1, [6.0, 5.0]))):
+    for number_, (lr, seed, points) in enumerate(
+        ((0.1, 0, [1.0, 3.0]), (0.2, 0, [2.0]), (0.1, 1, [6.0, 5.0]))
+    ):
         values = {"optimizer.args.lr": lr, "run.seed": seed}
         trials.append(SweepTrial(number_, values, "finished", "", max(points), "", points))
-    trials.append(SweepTrial(3, {"optimizer.args.lr": 0.1, "run.seed": 2}, "failed", "", 9.0, "", [9.0]))
+    trials.append(
+        SweepTrial(3, {"optimizer.args.lr": 0.1, "run.seed": 2}, "failed", "", 9.0, "", [9.0])
+    )
     first, second = group_trials(trials)
     assert first.values == {"optimizer.args.lr": 0.1}
     assert first.best == MetricAggregate(mean([3.0, 6.0]), stdev([3.0, 6.0]), 2)
@@ -199,16 +226,23 @@ def test_forked_trials_that_fail_are_named_and_the_others_go_on(folder: Path) ->
     (sweep,) = sweeps(folder)
     assert states(sweep) == ["failed", "failed", "finished"]
     assert "killed by SIGKILL" in json.loads((sweep / "trials/0000.json").read_text())["reason"]
-    assert "ValueError: as it was meant to" in json.loads((sweep / "trials/0001.json").read_text())["reason"]
+    assert (
+        "ValueError: as it was meant to"
+        in json.loads((sweep / "trials/0001.json").read_text())["reason"]
+    )
 
 
-def test_trials_that_cannot_be_forked_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_that_cannot_be_forked_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = written(folder, GRID)
     refusal = refused("sweep", file, "--in-process", "--set", "run.device=cuda")
     assert '--in-process trains on the CPU alone, and run.device is "cuda"' in refusal
     assert "--in-process" in refused("sweep", file, "--in-process", "--slurm", "array.sh")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert 'run.device is "auto"' in refused("sweep", file, "--in-process", "--set", "run.device=auto")
+    assert 'run.device is "auto"' in refused(
+        "sweep", file, "--in-process", "--set", "run.device=auto"
+    )
     assert not sweeps(folder)
 
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
@@ -263,7 +297,9 @@ def test_an_array_of_slurm_has_a_task_for_each_trial(folder: Path) -> None:
     subprocess.run(["bash", "-n", "array.sh"], check=True)
     hookflow("sweep", str(sweep), "--trial", "0", cwd=folder, code=0)
     assert states(sweep) == ["finished"]
-    assert f"it is a sweep: hookflow runs --filter '\"{sweep.name}\" in tags'" in refused("show", sweep)
+    assert f"it is a sweep: hookflow runs --filter '\"{sweep.name}\" in tags'" in refused(
+        "show", sweep
+    )
     assert "there is no trial 2" in refused("sweep", sweep, "--trial", "2")
     assert "there is no trial 2" in refused("sweep", file, "--trial", "2")
     assert "cannot be written" in refused("sweep", file, "--slurm", "missing/array.sh")
@@ -283,24 +319,37 @@ def test_what_no_trial_could_have_is_refused_before_the_first(folder: Path) -> N
     assert not sweeps(folder)
     assert "say how many trials it has" in wrong('[sweep.random]\n"run.seed" = [1]\n')
     assert "leave trials out" in wrong('trials = 3\n[sweep.grid]\n"run.seed" = [1]\n')
-    assert "p.toml:10:1: run.seed = 1 is listed twice" in wrong('[sweep.grid]\n"run.seed" = [1, 2, 1]\n')
+    assert "p.toml:10:1: run.seed = 1 is listed twice" in wrong(
+        '[sweep.grid]\n"run.seed" = [1, 2, 1]\n'
+    )
     assert "one of the tables grid, random and optuna" in wrong("")
-    assert "is not below high" in wrong('trials = 3\n[sweep.random]\n"run.seed" = { low = 3, high = 1 }\n')
+    assert "is not below high" in wrong(
+        'trials = 3\n[sweep.random]\n"run.seed" = { low = 3, high = 1 }\n'
+    )
     wrong_key = written(folder, '[sweep.grid]\n"run.max_epoch" = [1]\n')
     for command in (("sweep",), ("check",), ("check", "--no-import")):
         assert 'p.toml:10:1: [run] has no key "max_epoch"' in refused(*command, wrong_key)
     (folder / "p.toml").write_text(PIPELINE.replace('"accuracy"', '"quality"') + GRID)
     text = refused("sweep", folder / "p.toml")
-    assert 'p.toml:8:1: "quality" does not say' in text and 'write mode = "min" or mode = "max"' in text
+    assert (
+        'p.toml:8:1: "quality" does not say' in text
+        and 'write mode = "min" or mode = "max"' in text
+    )
     assert 'gives "run.fold" its values' in wrong('folds = 2\n[sweep.grid]\n"run.fold" = [0]\n')
     optuna = 'folds = 2\ntrials = 2\n[sweep.optuna]\n"run.seed" = [0]\n'
     assert "folds go with grid and random" in wrong(optuna)
-    assert "has to be below sweep.folds" in refused("sweep", written(folder, "folds = 2\n"), "--set", "run.fold=2")
+    assert "has to be below sweep.folds" in refused(
+        "sweep", written(folder, "folds = 2\n"), "--set", "run.fold=2"
+    )
     text = refused("check", written(folder, GRID), "--set", "hooks.upset.args.fail=${fold}")
     assert "${fold}: there are no folds" in text and "write folds = 5 in [sweep]" in text
-    assert "has no table [sweep]" in refused("sweep", TOY) and "has no table" in refused("sweep", TOY, "--resume")
+    assert "has no table [sweep]" in refused("sweep", TOY) and "has no table" in refused(
+        "sweep", TOY, "--resume"
+    )
     assert "there is no sweep in" in refused("sweep", written(folder, GRID), "--resume")
-    assert "  sweep      2 trials of hooks.upset.args.fail, by accuracy" in invoke("check", "p.toml")
+    assert "  sweep      2 trials of hooks.upset.args.fail, by accuracy" in invoke(
+        "check", "p.toml"
+    )
 
 
 def test_a_metric_that_no_validation_gives_is_named_while_the_trial_trains(folder: Path) -> None:
@@ -309,7 +358,9 @@ def test_a_metric_that_no_validation_gives_is_named_while_the_trial_trains(folde
     file.write_text(file.read_text().replace('"accuracy"', '"acc"'))
     with hookflow_begun("sweep", "p.toml", cwd=folder) as begun:
         lines = iter(begun.stdout.readline, "")
-        assert 'warning: no validation has given the metric "acc"; it has' in next(x for x in lines if "acc" in x)
+        assert 'warning: no validation has given the metric "acc"; it has' in next(
+            x for x in lines if "acc" in x
+        )
         begun.send_signal(signal.SIGINT)
         begun.communicate()
     assert begun.returncode == 130
@@ -329,7 +380,9 @@ RANGES: dict[str, Any] = {
 
 
 def test_random_values_are_within_their_ranges_and_the_same_each_time(folder: Path) -> None:
-    sweep = Sweep.create(written(folder, 'trials = 2\n[sweep.random]\n"run.seed" = { low = 0, high = 9 }\n'), ())
+    sweep = Sweep.create(
+        written(folder, 'trials = 2\n[sweep.random]\n"run.seed" = { low = 0, high = 9 }\n'), ()
+    )
     object.__setattr__(sweep, "section", section("random", **RANGES))
     drawn = [sweep.suggest(number) for number in range(200)]
     assert drawn == [sweep.suggest(number) for number in range(200)]
@@ -351,12 +404,17 @@ def test_optuna_learns_from_the_trials_and_prunes() -> None:
     trials: list[SweepTrial] = []
     for k in range(40):
         values = suggest(searched, "max", trials, k)
-        assert all(not isinstance(RANGES[key], list) or value in RANGES[key] for key, value in values.items())
+        assert all(
+            not isinstance(RANGES[key], list) or value in RANGES[key]
+            for key, value in values.items()
+        )
         value = value_of(values)
         trials.append(SweepTrial(k, values, "finished", "", value, "", [value - 1, value]))
     late = sum(trial.value for trial in trials[20:] if trial.value is not None)
     assert late > sum(trial.value for trial in trials[:20] if trial.value is not None)
-    good, bad = (SweepTrial(40, trials[0].values, "running", "", None, "", [value]) for value in (5.0, -50.0))
+    good, bad = (
+        SweepTrial(40, trials[0].values, "running", "", None, "", [value]) for value in (5.0, -50.0)
+    )
     assert should_prune(searched, "max", trials, bad)
     assert not should_prune(searched, "max", trials, good)
     assert should_prune(searched, "min", trials, good)

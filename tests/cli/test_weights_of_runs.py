@@ -109,7 +109,9 @@ def write_second(project: Path, weights: str, model: str = "Net") -> None:
 
 
 def trained(project: Path, *options: str, code: int = 0) -> RunDir:
-    """Train the second pipeline, whose learning rate is 0, so that it ends with the weights that it began with."""
+    """Train the second pipeline, whose learning rate is 0,
+    so that it ends with the weights that it began with.
+    """
     run_here("second.toml", *options, cwd=project, code=code)
     return next(run for run in all_runs(project / "runs") if run.path.parent.name == "second")
 
@@ -123,7 +125,9 @@ def trained(project: Path, *options: str, code: int = 0) -> RunDir:
         ("first:it00000002/ema", "it00000002", "model_ema"),
     ],
 )
-def test_run_begins_with_the_named_weights(project: Path, use: str, checkpoint: str, entry: str) -> None:
+def test_run_begins_with_the_named_weights(
+    project: Path, use: str, checkpoint: str, entry: str
+) -> None:
     write_second(project, f'use = "{use}"')
     run_dir = trained(project)
     first = first_of(project)
@@ -136,7 +140,11 @@ def test_run_begins_with_the_named_weights(project: Path, use: str, checkpoint: 
     assert source.it == int(checkpoint[2:])
     content = (first.checkpoints / checkpoint / f"{entry}.pt").read_bytes()
     assert source.sha256 == hashlib.sha256(content).hexdigest()
-    assert [text for text in messages(run_dir, "info") if "4 weights loaded from" in text and first.id in text]
+    assert [
+        text
+        for text in messages(run_dir, "info")
+        if "4 weights loaded from" in text and first.id in text
+    ]
 
 
 def test_it_is_a_parent_and_shown(project: Path) -> None:
@@ -146,7 +154,9 @@ def test_it_is_a_parent_and_shown(project: Path) -> None:
     rows = json.loads(hookflow_here("runs", "--format", "json", cwd=project, code=0).stdout)
     parents = {row["id"]: row["parent"] for row in rows}
     assert parents == {run_dir.id: first.id, first.id: None}
-    page = json.loads(hookflow_here("show", run_dir.id, "--format", "json", cwd=project, code=0).stdout)
+    page = json.loads(
+        hookflow_here("show", run_dir.id, "--format", "json", cwd=project, code=0).stdout
+    )
     assert page["weights"]["model"]["checkpoint"] == "it00000002"
 
 
@@ -182,8 +192,13 @@ def test_what_is_not_there_is_refused_at_its_line(project: Path, weights: str, k
         assert "Traceback" not in done.stderr
     lines = (project / "second.toml").read_text().splitlines()
     if key:
-        place = next(k for k, line in enumerate(lines, 1) if line.startswith(f"{key} =") and "./" not in line)
-        assert f"second.toml:{place}:" in hookflow_here("check", "second.toml", cwd=project, code=2).stderr
+        place = next(
+            k for k, line in enumerate(lines, 1) if line.startswith(f"{key} =") and "./" not in line
+        )
+        assert (
+            f"second.toml:{place}:"
+            in hookflow_here("check", "second.toml", cwd=project, code=2).stderr
+        )
 
 
 def test_check_looks_whether_they_fit(project: Path) -> None:

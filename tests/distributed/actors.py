@@ -1,4 +1,6 @@
-"""Hooks of runs over ranks, which act, die, hang or look at gradients: named by pipelines as "./actors.py:…"."""
+"""Hooks of runs over ranks, which act, die, hang or look at gradients:
+named by pipelines as "./actors.py:…".
+"""
 
 import atexit
 import errno
@@ -28,7 +30,9 @@ def acts(run: Any, call: str, rank: int, at: int, args: list[Any]) -> None:
 
 
 class FailsAlone:
-    """Make a mistake on rank 0 alone, in the third iteration, and talk to the other ranks at the end."""
+    """Make a mistake on rank 0 alone, in the third iteration,
+    and talk to the other ranks at the end.
+    """
 
     def __init__(self, by: str) -> None:
         self.by = by
@@ -66,7 +70,9 @@ def marks_fetch(run: Any, batch_idx: int, rank: int, at: int, mark: str) -> None
 
 
 def fails_to_write(run: Any, at: int, number: int, mark: str) -> None:
-    """Kill rank 1 by a signal in the middle of its shards, once; where there is none, its disk is full."""
+    """Kill rank 1 by a signal in the middle of its shards, once;
+    where there is none, its disk is full.
+    """
     failures.REPORT_WAIT_SECONDS = 0.0 if number else failures.REPORT_WAIT_SECONDS
 
     def write(file: object, data: object) -> int:
@@ -86,7 +92,9 @@ def poisons(run: Any) -> None:
 
 
 def own_metrics(run: Any, metrics: dict[str, Any]) -> None:
-    """Add a metric by which each rank takes another validation for the best, and one of the last rank alone."""
+    """Add a metric by which each rank takes another validation for the best,
+    and one of the last rank alone.
+    """
     metrics["own"] = torch.tensor(run.iter if run.rank else -run.iter)
     if run.rank:
         metrics["theirs"] = 1.0
@@ -160,12 +168,16 @@ def means(run: Any) -> None:
 
 def stays(run: Any) -> None:
     """Stay in an iteration on rank 1 until rank 0 has ended."""
-    while (run.rank, run.iter) == (1, 3) and '"k":"end"' not in (run.dir / "events.jsonl").read_text():
+    while (run.rank, run.iter) == (1, 3) and '"k":"end"' not in (
+        run.dir / "events.jsonl"
+    ).read_text():
         time.sleep(0.01)
 
 
 def ends_late(run: Any) -> None:
-    """Come to an end on rank 0 long after rank 1, whose end its launcher must have noticed by then."""
+    """Come to an end on rank 0 long after rank 1,
+    whose end its launcher must have noticed by then.
+    """
     while run.rank == 0 and '"k":"end"' not in (run.dir / "events.rank1.jsonl").read_text():
         time.sleep(0.01)
     if run.rank == 0:
@@ -174,9 +186,11 @@ def ends_late(run: Any) -> None:
 
 
 class Aborts:
-    """Aborts the process while the interpreter goes down, as a thread of gloo's may that still holds a tensor then.
+    """Aborts the process while the interpreter goes down, as a thread of gloo's may that still
+    holds a tensor then.
 
-    What is registered for the exit of the process comes before that, and leaves a mark of each rank.
+    What is registered for the exit of the process comes before that, and leaves a mark of each
+    rank.
     """
 
     def __init__(self, marks: str) -> None:
@@ -191,7 +205,9 @@ class Aborts:
 
 
 class Gradients:
-    """Says at one parameter what its gradient is like: as it comes, as it is added up, and before the step."""
+    """Says at one parameter what its gradient is like: as it comes, as it is added up,
+    and before the step.
+    """
 
     parameters = ("head.bias",)
 

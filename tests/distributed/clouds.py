@@ -1,4 +1,6 @@
-"""A model that computes the same in one process and in several, and data of which each example is known."""
+"""A model that computes the same in one process and in several,
+and data of which each example is known.
+"""
 
 import os
 import time
@@ -34,7 +36,11 @@ def distilled(run: Any, batch: Any) -> dict[str, Any]:
     inputs, target = batch
     logits = run.models["student"](inputs)
     from_teacher = (logits - run.models["teacher"](inputs)).square().mean()
-    return {"loss": functional.cross_entropy(logits, target) + from_teacher, "logits": logits, "target": target}
+    return {
+        "loss": functional.cross_entropy(logits, target) + from_teacher,
+        "logits": logits,
+        "target": target,
+    }
 
 
 class Normed(Plain):
@@ -67,7 +73,9 @@ class Deep(Plain):
 
 
 class Tied(Plain):
-    """Shares a weight, initialises it, and keeps buffers: of it, and out of checkpoints; `computes` with it, too."""
+    """Shares a weight, initialises it, and keeps buffers: of it, and out of checkpoints;
+    `computes` with it, too.
+    """
 
     def __init__(self, computes: bool = False) -> None:
         super().__init__()
@@ -80,7 +88,9 @@ class Tied(Plain):
         self.norm = float(self.second.weight.detach().norm()) if computes else 1.0
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.third(self.second(self.body(inputs) * self.scale) + self.row) / self.norm)  # type: ignore[no-any-return]
+        return self.head(
+            self.third(self.second(self.body(inputs) * self.scale) + self.row) / self.norm
+        )  # type: ignore[no-any-return]
 
 
 def split_nothing(model: nn.Module, mesh: DeviceMesh) -> None:
@@ -94,7 +104,9 @@ class Clouds(Dataset[Any]):
     def __init__(self, examples: int = 40, seed: int = 7) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.target = torch.randint(3, (examples,), generator=generator)
-        self.inputs = 2 * torch.eye(3, 4)[self.target] + torch.randn(examples, 4, generator=generator)
+        self.inputs = 2 * torch.eye(3, 4)[self.target] + torch.randn(
+            examples, 4, generator=generator
+        )
 
     def __len__(self) -> int:
         return len(self.target)
@@ -104,7 +116,9 @@ class Clouds(Dataset[Any]):
 
 
 class WaitsOnce(Clouds):
-    """A worker of rank 1 waits at its 10th example, once: it writes a mark with its pid, until "go on" is there."""
+    """A worker of rank 1 waits at its 10th example, once: it writes a mark with its pid,
+    until "go on" is there.
+    """
 
     def __init__(self, examples: int, mark: str) -> None:
         super().__init__(examples)
@@ -112,7 +126,12 @@ class WaitsOnce(Clouds):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         self.fetched += 1
-        if get_worker_info() and os.environ["RANK"] == "1" and self.fetched == 10 and not self.mark.exists():
+        if (
+            get_worker_info()
+            and os.environ["RANK"] == "1"
+            and self.fetched == 10
+            and not self.mark.exists()
+        ):
             write_whole(self.mark, str(os.getpid()))
             while self.mark.read_text() != "go on":
                 time.sleep(0.01)
@@ -120,9 +139,13 @@ class WaitsOnce(Clouds):
 
 
 class HangsOnce(Clouds):
-    """A worker of rank 1 hangs at its example `at` until it is killed: once, or each that comes to as many."""
+    """A worker of rank 1 hangs at its example `at` until it is killed: once,
+    or each that comes to as many.
+    """
 
-    def __init__(self, examples: int, mark: str, at: int, always: bool = False, seed: int = 7) -> None:
+    def __init__(
+        self, examples: int, mark: str, at: int, always: bool = False, seed: int = 7
+    ) -> None:
         super().__init__(examples, seed)
         self.mark, self.at, self.always, self.fetched = Path(mark), at, always, 0
 
@@ -163,14 +186,22 @@ class Stops:
 
 
 class Tells:
-    """Says on every rank what it has: the shares of its batches, and at the end the sum of all weights."""
+    """Says on every rank what it has: the shares of its batches,
+    and at the end the sum of all weights.
+    """
 
     def after_train_iter(self, run: Any, batch: Any) -> None:
         over_all = f"{run.sum(run.rank + 1)}, {run.mean(torch.ones(2) * run.rank)}"
-        run.say(f"batch {len(batch[1])} of {run.data['train'].global_batch_size(run.batch_idx - 1)}, {over_all}")
+        run.say(
+            f"batch {len(batch[1])} of {run.data['train'].global_batch_size(run.batch_idx - 1)},"
+            f" {over_all}"
+        )
 
     def after_train(self, run: Any) -> None:
-        run.say(f"weights {[float(tensor.double().sum()) for tensor in run.model.state_dict().values()]}")
+        run.say(
+            "weights"
+            f" {[float(tensor.double().sum()) for tensor in run.model.state_dict().values()]}"
+        )
         run.say(f"drawn {float(torch.rand(()))}")
 
 
@@ -235,7 +266,10 @@ class Pair:
         one = functional.cross_entropy(first(inputs), target)
         run.backward(one, "first")
         run.step("first")
-        two = functional.cross_entropy(second(inputs), target) + (first(inputs) - second(inputs)).square().mean()
+        two = (
+            functional.cross_entropy(second(inputs), target)
+            + (first(inputs) - second(inputs)).square().mean()
+        )
         run.backward(two, "second")
         run.step("second")
         return {"one": one.detach(), "two": two.detach()}

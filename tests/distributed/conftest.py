@@ -24,7 +24,9 @@ TrainBoth = Callable[..., tuple[RunDir, RunDir]]
 
 @pytest.fixture
 def split_layers(tmp_path: Path) -> list[str]:
-    """Return overrides for the network of docs/how-to/distributed.md, with layers that are split over two ranks."""
+    """Return overrides for the network of docs/how-to/distributed.md,
+    with layers that are split over two ranks.
+    """
     page = (HERE.parents[1] / "docs" / "how-to" / "distributed.md").read_text("utf-8")
     net = tmp_path / "net.py"
     net.write_text(page.partition("```python\n# net.py\n")[2].partition("```")[0])
@@ -59,7 +61,9 @@ def ranks_trained(new_clouds: NewClouds) -> NewClouds:
 
 @pytest.fixture
 def train_both(new_clouds: NewClouds, train_here: Train) -> TrainBoth:
-    """Train two runs with the same overrides, one in this process and one by so many ranks; return both."""
+    """Train two runs with the same overrides, one in this process and one
+    by so many ranks; return both.
+    """
 
     def train(*overrides: str, world: int = 2) -> tuple[RunDir, RunDir]:
         alone, together = new_clouds(*overrides), new_clouds(*overrides)
@@ -71,15 +75,21 @@ def train_both(new_clouds: NewClouds, train_here: Train) -> TrainBoth:
 
 
 def strikes(mark: Path, at: int, number: int = signal.SIGTERM, name: str = "strikes") -> str:
-    """Return an override for a hook that sends the process of rank 1 a signal in a backward pass, once."""
+    """Return an override for a hook that sends the process of rank 1 a
+    signal in a backward pass, once.
+    """
     args = f'rank=1, at={at}, number={int(number)}, mark="{mark}"'
     return f'hooks.{name}={{use="./actors.py:strikes", points=["after_backward"], args={{{args}}}}}'
 
 
 def assert_alike(one: RunDir, other: RunDir, *weights: str) -> None:
-    """Compare what two runs have logged, measured and saved last, up to the rounding of sums in another order."""
+    """Compare what two runs have logged, measured and saved last,
+    up to the rounding of sums in another order.
+    """
     first, second = curve(one), curve(other)
     assert first.keys() == second.keys()
     assert second == pytest.approx(first, rel=1e-4, abs=1e-5)
     for part in weights:
-        torch.testing.assert_close(final_state(one)[part], final_state(other)[part], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            final_state(one)[part], final_state(other)[part], rtol=1e-4, atol=1e-5
+        )

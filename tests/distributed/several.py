@@ -1,4 +1,6 @@
-"""Several ranks of one run, each a process of its own, with the environment that a launcher would give it."""
+"""Several ranks of one run, each a process of its own,
+with the environment that a launcher would give it.
+"""
 
 from typing import Any
 
@@ -11,7 +13,8 @@ from tests.support.processes import Training
 
 
 class Ranks:
-    """The processes that execute a run together, by rank; when left as a context, all of them have ended.
+    """The processes that execute a run together, by rank; when left as a context, all of them have
+    ended.
 
     As with torch's launcher, the rendezvous store belongs to none of them. `options` are those of
     `hookflow.runner.attempt.main.train`.

@@ -26,14 +26,19 @@ OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=2}, "after_val"]
 CONTROL = 'writes=["control"], '
 
 
-def acts(name: str, call: str, rank: int, at: int, point: str, args: str = "", more: str = CONTROL) -> str:
+def acts(
+    name: str, call: str, rank: int, at: int, point: str, args: str = "", more: str = CONTROL
+) -> str:
     provided = f'call="{call}", rank={rank}, at={at}, args=[{args}]'
     return f'hooks.{name}={{use="./actors.py:acts", points=["{point}"], {more}args={{{provided}}}}}'
 
 
 def ended(run_dir: RunDir) -> tuple[int, str]:
     """Return where and how the run has ended: the same on both ranks."""
-    first, other = ((end["it"], end["status"]) for end in (records_of(run_dir, "end", rank)[-1] for rank in (0, 1)))
+    first, other = (
+        (end["it"], end["status"])
+        for end in (records_of(run_dir, "end", rank)[-1] for rank in (0, 1))
+    )
     assert first == other
     return first
 
@@ -49,7 +54,9 @@ def test_who_acts_on_one_rank_acts_on_all(ranks_trained: NewClouds) -> None:
         acts("stops", "stop", 1, 8, "after_train_iter", '"enough of it"'),
     )
     assert ended(run_dir) == (8, "finished"), "where it was asked for, together"
-    weights = [messages_of(run_dir, rank, "iteration ")[-1].partition(", drawn")[0] for rank in (0, 1)]
+    weights = [
+        messages_of(run_dir, rank, "iteration ")[-1].partition(", drawn")[0] for rank in (0, 1)
+    ]
     assert weights[0] == weights[1], "the weights have not drifted apart"
     (epoch,) = records_of(run_dir, "epoch", 1)
     assert epoch["it"] == 3
@@ -61,10 +68,19 @@ def test_who_acts_on_one_rank_acts_on_all(ranks_trained: NewClouds) -> None:
 def test_what_one_rank_does_undeclared_is_heard_later(ranks_trained: NewClouds) -> None:
     """A stop one iteration later, or two where the exchange in flight reports a checkpoint.
 
-    The end of an epoch, asked for on rank 0 alone, when that epoch has closed: it does not end the next.
+    The end of an epoch, asked for on rank 0 alone, when that epoch has closed: it does not end the
+    next.
     """
     run_dir = ranks_trained(
-        acts("ends_epoch", "stop_epoch", 0, 6, "after_train_iter", '"enough"', CONTROL + 'ranks="zero", '),
+        acts(
+            "ends_epoch",
+            "stop_epoch",
+            0,
+            6,
+            "after_train_iter",
+            '"enough"',
+            CONTROL + 'ranks="zero", ',
+        ),
         acts("stops", "stop", 1, 14, "after_train_iter", '"enough of it"', ""),
         "run.max_epochs=3",
     )
@@ -82,7 +98,9 @@ def test_a_run_that_one_rank_breaks_off_is_resumed_and_ends_like_one_that_was_no
     assert ended(broken) == (4, "interrupted")
     assert CheckpointStore(broken.checkpoints).names()["last"].name == "it00000004"
     assert carry_out(broken, 2, resume=True) == [0, 0]
-    last = [[messages_of(run, each, "iteration ")[-1] for each in (0, 1)] for run in (alone, broken)]
+    last = [
+        [messages_of(run, each, "iteration ")[-1] for each in (0, 1)] for run in (alone, broken)
+    ]
     assert last[0] == last[1]
     assert last[0][0].partition("drawn")[2] != last[0][1].partition("drawn")[2]
     states: list[Any] = [final_state(run)["model"] for run in (alone, broken)]
@@ -100,11 +118,16 @@ SHUFFLED = (
 def hanging(split: str, mark: Path, at: int, *, always: bool = False) -> str:
     """Return an override for data of which a worker of rank 1 hangs."""
     args = f'{{examples=43, mark="{mark}", at={at}, always={str(always).lower()}}}'
-    return f'data.{split}={{use="./clouds.py:HangsOnce", args={args}, loader={{batch_size=8, workers=1}}}}'
+    return (
+        f'data.{split}={{use="./clouds.py:HangsOnce", args={args}, loader={{batch_size=8,'
+        " workers=1}}"
+    )
 
 
 def marks_fetch_of(batch: int, mark: Path) -> str:
-    """Return an override for a hook that leaves a mark when rank 1 is about to fetch a batch of the training data."""
+    """Return an override for a hook that leaves a mark when rank 1 is about to
+    fetch a batch of the training data.
+    """
     args = f'{{rank=1, at={batch}, mark="{mark}"}}'
     return f'hooks.marks={{use="./actors.py:marks_fetch", points=["before_fetch"], args={args}}}'
 
@@ -117,13 +140,28 @@ def marks_fetch_of(batch: int, mark: Path) -> str:
         ("train", 0, ('data.train.loader.sampler="./clouds.py:OwnOrder"',)),
         ("val", 0, ()),
     ],
-    ids=["accumulated", "sharded", "the first batch, in an order that a sampler remembers", "validation"],
+    ids=[
+        "accumulated",
+        "sharded",
+        "the first batch, in an order that a sampler remembers",
+        "validation",
+    ],
 )
 def test_a_batch_whose_worker_hangs_on_one_rank_is_fetched_by_another_and_the_ranks_save(
-    new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path, split: str, batch: int, overrides: tuple[str, ...]
+    new_clouds: NewClouds,
+    ranks_trained: NewClouds,
+    tmp_path: Path,
+    split: str,
+    batch: int,
+    overrides: tuple[str, ...],
 ) -> None:
     mark, fetches = tmp_path / "hangs", tmp_path / "fetches"
-    settings = (hanging(split, mark, 4 * batch + 1), marks_fetch_of(batch, fetches), *SHUFFLED, *overrides)
+    settings = (
+        hanging(split, mark, 4 * batch + 1),
+        marks_fetch_of(batch, fetches),
+        *SHUFFLED,
+        *overrides,
+    )
     broken = new_clouds(*settings)
     with Ranks(broken, 2) as ranks:
         wait_for(lambda: mark.exists() and fetches.exists())
@@ -133,7 +171,9 @@ def test_a_batch_whose_worker_hangs_on_one_rank_is_fetched_by_another_and_the_ra
     it, status = ended(broken)
     assert status == "interrupted"
     assert CheckpointStore(broken.checkpoints).names()["last"].name.startswith(f"it{it:08d}")
-    assert messages_of(broken, 1, "SIGTERM received, and no batch has come from the loader's workers")
+    assert messages_of(
+        broken, 1, "SIGTERM received, and no batch has come from the loader's workers"
+    )
     assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
     assert_same_end(ranks_trained(*settings), broken)
 
@@ -163,7 +203,13 @@ def test_ranks_that_wait_for_a_slow_worker_after_a_signal_finish_the_iteration_a
     hasty = 'hooks.hasty={use="tests.support.process_hooks:Hasty"}'
     fetches = tmp_path / "fetches"
     no_sanity = "run.sanity=false"  # which would fetch that batch before the training begins
-    settings = (data, 'data.val={use="./clouds.py:own_batches"}', hasty, marks_fetch_of(2, fetches), no_sanity)
+    settings = (
+        data,
+        'data.val={use="./clouds.py:own_batches"}',
+        hasty,
+        marks_fetch_of(2, fetches),
+        no_sanity,
+    )
     broken = new_clouds(*settings)
     with Ranks(broken, 2) as ranks:
         wait_for(lambda: mark.exists() and fetches.exists())
@@ -175,7 +221,9 @@ def test_ranks_that_wait_for_a_slow_worker_after_a_signal_finish_the_iteration_a
     at, status = ended(broken)
     assert status == "interrupted" and at >= 3, "the third batch of rank 1 was the slow one"
     saved = CheckpointStore(broken.checkpoints).names()["last"].name
-    assert saved.partition(".")[0] == f"it{at:08d}", "the epoch may have been saved in the same iteration"
+    assert saved.partition(".")[0] == f"it{at:08d}", (
+        "the epoch may have been saved in the same iteration"
+    )
     assert carry_out(broken, 2, resume=True) == [0, 0], printed(broken, 0)
     assert_same_end(ranks_trained(*settings), broken)
 
@@ -185,7 +233,12 @@ def test_commands_are_heard_by_the_first_and_obeyed_by_all(new_clouds: NewClouds
 
     def ask(command: str) -> dict[str, Any]:
         with run_dir.commands.open("a") as file:
-            file.write(json.dumps({"k": "command", "id": command, "cmd": command, "by": "a test", "t": 0.0}) + "\n")
+            file.write(
+                json.dumps(
+                    {"k": "command", "id": command, "cmd": command, "by": "a test", "t": 0.0}
+                )
+                + "\n"
+            )
 
         def answers(rank: int) -> list[dict[str, Any]]:
             return [ack for ack in records_of(run_dir, "ack", rank) if ack["cmd"] == command]
@@ -218,7 +271,9 @@ BREAKS = 'hooks.breaks={use="./actors.py:Breaks", on_error="disable", points=["%
         (BREAKS % ("around_train_iter", 'writes=["control"]'),),
     ],
 )
-def test_a_hook_switched_off_on_one_rank_holds_up_none(ranks_trained: NewClouds, overrides: tuple[str, ...]) -> None:
+def test_a_hook_switched_off_on_one_rank_holds_up_none(
+    ranks_trained: NewClouds, overrides: tuple[str, ...]
+) -> None:
     run_dir = ranks_trained(f"distributed.timeout={LIMIT}", "run.max_epochs=1", *overrides)
     assert "is switched off" in run_dir.find_events_path(1).read_text()
 
@@ -226,12 +281,19 @@ def test_a_hook_switched_off_on_one_rank_holds_up_none(ranks_trained: NewClouds,
 EVERYTHING = [  # beside what the pipeline has: clipping, an average, accuracy
     'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]',
     'hooks.checkpoint.args={monitor={accuracy="max", loss="min"}, top=2, keep=2}',
-    'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="10%"}, {use="CosineAnnealingLR"}]}}',
+    (
+        'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="10%"},'
+        ' {use="CosineAnnealingLR"}]}}'
+    ),
     'hooks.seen={use="./clouds.py:far", points=["after_train_iter"], when="loss > 0.6", every=2}',
     'hooks.each={use="../support/kill_hooks.py:each", points=["after_train_iter"]}',
 ]
 SETUPS = {
-    "ddp": ["run.accumulate=2", 'model.use="./clouds.py:Normed"', "data.train.loader.drop_last=true"],
+    "ddp": [
+        "run.accumulate=2",
+        'model.use="./clouds.py:Normed"',
+        "data.train.loader.drop_last=true",
+    ],
     "fsdp": ['distributed.strategy="fsdp"', "data.train.loader.workers=1"],
 }
 LONG = [pytest.param(setup, 2, 20, marks=pytest.mark.long) for setup in SETUPS]
@@ -239,21 +301,38 @@ LONG = [pytest.param(setup, 2, 20, marks=pytest.mark.long) for setup in SETUPS]
 
 @pytest.mark.parametrize(("setup", "seed", "kills"), [("ddp", 1, 2), *LONG])
 def test_a_rank_killed_at_random(
-    new_clouds: NewClouds, ranks_trained: NewClouds, tmp_path: Path, setup: str, seed: int, kills: int
+    new_clouds: NewClouds,
+    ranks_trained: NewClouds,
+    tmp_path: Path,
+    setup: str,
+    seed: int,
+    kills: int,
 ) -> None:
-    early_stop = f'{{use="early_stop", args={{monitor="loss", mode="min", patience={2 * kills}, min_delta=0.1}}}}'
-    overrides = [*EVERYTHING, *SETUPS[setup], f"run.max_epochs={8 * kills}", f"hooks.early_stop={early_stop}"]
+    early_stop = (
+        f'{{use="early_stop", args={{monitor="loss", mode="min", patience={2 * kills},'
+        " min_delta=0.1}}"
+    )
+    overrides = [
+        *EVERYTHING,
+        *SETUPS[setup],
+        f"run.max_epochs={8 * kills}",
+        f"hooks.early_stop={early_stop}",
+    ]
     alone = ranks_trained(*overrides)
     assert "has not improved" in reason(alone), "early stopping, too, is put to the test"
     lots = tmp_path / "lots"
     lots.mkdir()
     args = f'{{folder="{lots}", seed={seed}, kills={kills}}}'
-    killed = new_clouds(*overrides, f'hooks.killer={{use="../support/kill_hooks.py:RankKiller", args={args}}}')
+    killed = new_clouds(
+        *overrides, f'hooks.killer={{use="../support/kill_hooks.py:RankKiller", args={args}}}'
+    )
     for attempt in range(kills + 1):
         (lots / "attempt").write_text(str(attempt))
         codes = carry_out(killed, 2, resume=attempt > 0)
         assert (-9 in codes) == (attempt < kills), codes
-        assert not [path for path in CheckpointStore(killed.checkpoints).all() if find_damage(path)], "whole or absent"
+        assert not [
+            path for path in CheckpointStore(killed.checkpoints).all() if find_damage(path)
+        ], "whole or absent"
     assert codes == [0, 0]
     assert_same_end(alone, killed)
     assert_each_once(killed, "each", until=int(str(records(killed, "end")[-1]["it"])))
@@ -263,7 +342,8 @@ def test_a_rank_killed_at_random(
 def test_the_log_of_another_rank_is_written_before_the_checkpoint(new_clouds: NewClouds) -> None:
     """And what a killed process has left is cleared away by one of the ranks."""
     run_dir = new_clouds(
-        'hooks.each={use="../support/kill_hooks.py:each", points=["after_train_iter"], ranks="all"}',
+        'hooks.each={use="../support/kill_hooks.py:each", points=["after_train_iter"],'
+        ' ranks="all"}',
         'hooks.killer.use="../support/kill_hooks.py:KillsRankOneAtTheCheckpoint"',
         'hooks.checkpoint.points=[{at="after_train_iter", every=3}]',
     )
@@ -271,7 +351,9 @@ def test_the_log_of_another_rank_is_written_before_the_checkpoint(new_clouds: Ne
     for number in range(1000):
         (run_dir.checkpoints / f".it{number:08d}.{nobody}").mkdir(parents=True)
     assert -9 in carry_out(run_dir, 2)
-    logged = [record["v"]["each"] for record in records_of(run_dir, "scalars", 1) if "each" in record["v"]]
+    logged = [
+        record["v"]["each"] for record in records_of(run_dir, "scalars", 1) if "each" in record["v"]
+    ]
     assert logged == [1, 2, 3]
     assert not [*run_dir.checkpoints.glob(f".it*.{nobody}")]
 
@@ -295,9 +377,13 @@ def answered(run_dir: RunDir, rank: int) -> list[tuple[int, str, bool]]:
     return [(ack["it"], " ".join([ack["cmd"], *ack["args"]]), ack["ok"]) for ack in acks]
 
 
-def test_all_ranks_execute_a_command_and_a_resume_follows(new_clouds: NewClouds, tmp_path: Path) -> None:
+def test_all_ranks_execute_a_command_and_a_resume_follows(
+    new_clouds: NewClouds, tmp_path: Path
+) -> None:
     alone, broken = (
-        new_clouds(EVERY_FOURTH, commander(tmp_path / name, *SCRIPT), strikes(tmp_path / "mark", at))
+        new_clouds(
+            EVERY_FOURTH, commander(tmp_path / name, *SCRIPT), strikes(tmp_path / "mark", at)
+        )
         for name, at in (("alone", 10**6), ("broken", 8))
     )
     assert carry_out(alone, 2) == [0, 0], printed(alone, 0)
@@ -309,16 +395,25 @@ def test_all_ranks_execute_a_command_and_a_resume_follows(new_clouds: NewClouds,
     assert_same_end(alone, broken)
 
 
-def test_all_ranks_go_back_to_a_checkpoint_and_end_as_if_they_had_not(new_clouds: NewClouds, tmp_path: Path) -> None:
+def test_all_ranks_go_back_to_a_checkpoint_and_end_as_if_they_had_not(
+    new_clouds: NewClouds, tmp_path: Path
+) -> None:
     (tmp_path / "alone.1").touch()
     script = (2, "set clip.max_norm=0.05"), (7, "rewind it00000004")
     alone, back = (
-        new_clouds(EVERY_FOURTH, "hooks.checkpoint.args.keep=9", commander(tmp_path / name, *script))
+        new_clouds(
+            EVERY_FOURTH, "hooks.checkpoint.args.keep=9", commander(tmp_path / name, *script)
+        )
         for name in ("alone", "back")
     )
     assert carry_out(alone, 2) == [0, 0], printed(alone, 0)
     assert carry_out(back, 2) == [0, 0], printed(back, 0) + reason(back)
     for rank in (0, 1):
-        assert [run["resumed_from"] for run in records_of(back, "run", rank)] == [None, "it00000004"]
-        assert any("max_norm=0.05 stays set" in line for line in messages_of(back, rank, "clip.max_norm"))
+        assert [run["resumed_from"] for run in records_of(back, "run", rank)] == [
+            None,
+            "it00000004",
+        ]
+        assert any(
+            "max_norm=0.05 stays set" in line for line in messages_of(back, rank, "clip.max_norm")
+        )
     assert_same_end(alone, back)

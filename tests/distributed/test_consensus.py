@@ -1,4 +1,6 @@
-"""What ranks agree on at safe points, by real processes: nobody acts alone, nobody acts twice, nobody hangs."""
+"""What ranks agree on at safe points, by real processes: nobody acts alone,
+nobody acts twice, nobody hangs.
+"""
 
 import json
 from datetime import timedelta
@@ -34,7 +36,12 @@ WALKS: dict[str, tuple[int, list[Arrivals], set[int], Arrivals]] = {
     "one: an iteration later": (1, [NOTHING, {2: STOP}, NOTHING], set(), {3: STOP}),
     "one, where all wait: there": (1, [NOTHING, {2: STOP}, NOTHING], {2}, {2: STOP}),
     "in flight when all wait: there": (1, [{3: SAVE}, {2: STOP}, NOTHING], {3}, {3: SAVE | STOP}),
-    "before and behind where all wait": (1, [{2: SAVE}, {4: REPORT_SAVE}, NOTHING], {3}, {3: SAVE, 5: REPORT_SAVE}),
+    "before and behind where all wait": (
+        1,
+        [{2: SAVE}, {4: REPORT_SAVE}, NOTHING],
+        {3},
+        {3: SAVE, 5: REPORT_SAVE},
+    ),
     "together, once": (1, [{2: SAVE}, {3: SAVE}, NOTHING], set(), {3: SAVE}),
     "what rank 0 alone knows": (
         1,
@@ -42,16 +49,30 @@ WALKS: dict[str, tuple[int, list[Arrivals], set[int], Arrivals]] = {
         set(),
         {1: RUN_COMMANDS, 4: REPORT_SAVE},
     ),
-    "twice, when it is new": (1, [{1: END_EPOCH}, {5: END_EPOCH}, NOTHING], {5}, {2: END_EPOCH, 5: END_EPOCH}),
+    "twice, when it is new": (
+        1,
+        [{1: END_EPOCH}, {5: END_EPOCH}, NOTHING],
+        {5},
+        {2: END_EPOCH, 5: END_EPOCH},
+    ),
     "each third: when one is due": (3, [NOTHING, {2: STOP}, NOTHING], set(), {5: STOP}),
-    "each third: while one is in flight": (3, [{4: SAVE}, {5: STOP}, NOTHING], set(), {5: SAVE, 9: STOP}),
+    "each third: while one is in flight": (
+        3,
+        [{4: SAVE}, {5: STOP}, NOTHING],
+        set(),
+        {5: SAVE, 9: STOP},
+    ),
     "each third, where all wait: there": (3, [NOTHING, {3: STOP}, NOTHING], {3}, {3: STOP}),
 }
-"""By what it shows: iterations between exchanges, what comes where, where all wait, and what is to happen where."""
+"""By what it shows: iterations between exchanges, what comes where, where all wait,
+and what is to happen where.
+"""
 
 
 def _all_walks(rank: int, folder: Path) -> None:
-    """Walk over safe points as one rank, once for each of WALKS, and write down what was agreed on."""
+    """Walk over safe points as one rank, once for each of WALKS,
+    and write down what was agreed on.
+    """
     init = f"file://{folder / 'meeting'}"
     dist.init_process_group("gloo", init, timedelta(seconds=LIMIT), world_size=WORLD, rank=rank)
     reported: dict[str, Any] = {}
@@ -73,17 +94,25 @@ def _walk(rank: int, arrivals: Arrivals, waits: set[int]) -> tuple[Any, ...]:
         reported.append(heard)
         clock.append(agreed.seconds())
         calls.append(agreed.next_iteration)
-    shared = agreed.all_gather_object(rank), agreed.broadcast_object(rank), agreed.any_rank(rank == 1)
+    shared = (
+        agreed.all_gather_object(rank),
+        agreed.broadcast_object(rank),
+        agreed.any_rank(rank == 1),
+    )
     return reported, (*shared, agreed.any_rank(False)), clock, calls
 
 
 def _evaluate(rank: int) -> list[int]:
-    """Evaluate a few batches between two iterations; rank 1 is asked for one thing before, and for another in it."""
+    """Evaluate a few batches between two iterations; rank 1 is asked for one thing before,
+    and for another in it.
+    """
     consensus.compute_iterations_between = lambda iteration, exchange: 1  # type: ignore[misc]
     agreed = ProcessGroupConsensus(RankLayout(rank, WORLD, rank), timeout=LIMIT)
     reported = [agreed.step(7, SAVE if rank == 1 else 0)]
     with agreed.evaluation():
-        reported += [agreed.step(batch, STOP if (rank, batch) == (1, 1) else 0) for batch in range(4)]
+        reported += [
+            agreed.step(batch, STOP if (rank, batch) == (1, 1) else 0) for batch in range(4)
+        ]
     return [*reported, agreed.settle(0), agreed.step(8, 0), agreed.step(9, 0)]
 
 
@@ -91,7 +120,10 @@ def _evaluate(rank: int) -> list[int]:
 def walks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what each rank has told of all walks, by real processes."""
     folder = tmp_path_factory.mktemp("walks")
-    ranks = [context.Process(target=_all_walks, args=(rank, folder), daemon=True) for rank in range(WORLD)]
+    ranks = [
+        context.Process(target=_all_walks, args=(rank, folder), daemon=True)
+        for rank in range(WORLD)
+    ]
     for rank in ranks:
         rank.start()
     for rank in ranks:
@@ -102,7 +134,9 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", WALKS)
 def test_what_happens_where(walks: list[dict[str, Any]], name: str) -> None:
     one, *others = (walk[name] for walk in walks)
-    assert others == [one, one], "the same on all ranks: what happens where, the clock, and where they call next"
+    assert others == [one, one], (
+        "the same on all ranks: what happens where, the clock, and where they call next"
+    )
     reported, shared, clock, calls = one
     assert reported == [WALKS[name][3].get(point, 0) for point in range(POINTS)]
     assert shared == [[0, 1, 2], 0, True, False]

@@ -34,7 +34,12 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 def says(run_dir: RunDir, rank: int, code: int, reason: str, t: float = 10.0) -> None:
     status = {0: "finished", 1: "failed", 2: "failed"}.get(code, "interrupted")
-    puts(run_dir, rank, {"k": "end", "status": status, "exit": code, "reason": reason, "seconds": 1}, t=t)
+    puts(
+        run_dir,
+        rank,
+        {"k": "end", "status": status, "exit": code, "reason": reason, "seconds": 1},
+        t=t,
+    )
 
 
 def puts(run_dir: RunDir, rank: int, *records: dict[str, object], t: float = 10.0) -> None:
@@ -51,14 +56,16 @@ INTERRUPTED = StopReason("SIGINT received", "interrupted", 130, save=False)
     ("asked", "expected", "failed", "code", "reason"),
     [
         (None, {0: 0, 1: 0}, {}, 0, "rank 0 says"),
-        (None, {0: 1}, {0: 1, 1: -signal.SIGKILL}, 1, "rank 0 says"),  # the launcher has killed what did not end
+        # The launcher has killed what did not end.
+        (None, {0: 1}, {0: 1, 1: -signal.SIGKILL}, 1, "rank 0 says"),
         (None, {1: 1}, {0: -signal.SIGKILL, 1: 1}, 1, "rank 1 says"),
         (None, {0: 2, 1: 143}, {0: 2, 1: 143}, 2, "rank 0 says"),
         (None, {0: 143}, {1: -signal.SIGSEGV, 0: 143}, 139, f"rank 1 was killed by SIGSEGV{GONE}"),
         (None, {0: 130, 1: 130}, {0: 130, 1: -signal.SIGTERM}, 130, "rank 0 says"),
         (None, {0: 0}, {1: 7}, 1, "rank 1 ended with exit code 7 without a reason"),
         (None, {}, {}, 1, "rank 0 ended with exit code 0 without a reason"),
-        (INTERRUPTED, {1: 130}, {0: 1, 1: 130}, 130, "rank 1 says"),  # rank 0 knows only that rank 1 is gone
+        # Rank 0 knows only that rank 1 is gone.
+        (INTERRUPTED, {1: 130}, {0: 1, 1: 130}, 130, "rank 1 says"),
         (INTERRUPTED, {}, {0: 1, 1: 130}, 130, "SIGINT received"),
         (INTERRUPTED, {}, {0: -signal.SIGKILL, 1: 130}, 130, "SIGINT received"),  # by the launcher
         (INTERRUPTED, {1: 1}, {0: 130, 1: 1}, 1, "rank 1 says"),
@@ -67,7 +74,12 @@ INTERRUPTED = StopReason("SIGINT received", "interrupted", 130, save=False)
     ],
 )
 def test_why_a_run_has_ended(
-    run_dir: RunDir, asked: StopReason | None, expected: dict[int, int], failed: dict[int, int], code: int, reason: str
+    run_dir: RunDir,
+    asked: StopReason | None,
+    expected: dict[int, int],
+    failed: dict[int, int],
+    code: int,
+    reason: str,
 ) -> None:
     """Also one that the user has interrupted."""
     says(run_dir, 0, 1, "an attempt before", t=1.0)
@@ -75,13 +87,23 @@ def test_why_a_run_has_ended(
         says(run_dir, rank, exit_code, f"rank {rank} says")
     stop = exit_status(run_dir, 5.0, failed, asked)
     assert (stop.exit, stop.reason) == (code, reason)
-    assert stop.may_be_restarted == (code in (1, 139)), "neither the user nor a mistake of theirs has ended it"
+    assert stop.may_be_restarted == (code in (1, 139)), (
+        "neither the user nor a mistake of theirs has ended it"
+    )
 
 
-RAISED: dict[str, object] = {"k": "error", "type": "ValueError", "text": "as told", "action": "raise"} | dict.fromkeys(
-    ("hook", "point", "traceback"), ""
-)
-TOLD: dict[str, object] = {"k": "message", "level": "error", "source": "hookflow", "text": "rank 1: in other words"}
+RAISED: dict[str, object] = {
+    "k": "error",
+    "type": "ValueError",
+    "text": "as told",
+    "action": "raise",
+} | dict.fromkeys(("hook", "point", "traceback"), "")
+TOLD: dict[str, object] = {
+    "k": "message",
+    "level": "error",
+    "source": "hookflow",
+    "text": "rank 1: in other words",
+}
 
 
 @pytest.mark.parametrize(
@@ -95,18 +117,24 @@ TOLD: dict[str, object] = {"k": "message", "level": "error", "source": "hookflow
         ([RAISED | {"t": 1.0}], "rank 1 ended with exit code 1 without a reason"),
     ],
 )
-def test_a_rank_without_an_end_tells_of_a_failure(run_dir: RunDir, left: list[dict[str, object]], reason: str) -> None:
+def test_a_rank_without_an_end_tells_of_a_failure(
+    run_dir: RunDir, left: list[dict[str, object]], reason: str
+) -> None:
     puts(run_dir, 1, *left)
     assert exit_status(run_dir, 5.0, {1: 1}).reason == reason
     if reason.endswith("as told"):
-        assert exit_status(run_dir, 5.0, {0: 1, 1: -signal.SIGKILL}).reason == reason, "though it was killed then"
+        assert exit_status(run_dir, 5.0, {0: 1, 1: -signal.SIGKILL}).reason == reason, (
+            "though it was killed then"
+        )
 
 
 def test_of_ranks_that_were_killed_the_first_says_why(run_dir: RunDir) -> None:
     for rank in (0, 1):
         puts(run_dir, rank, TOLD | {"level": "info"}, t=40.0 - rank * 30)
     reason = exit_status(run_dir, 5.0, {0: -signal.SIGKILL, 1: -signal.SIGKILL}).reason
-    assert reason.startswith("rank 1 was killed by SIGKILL"), "rank 0 went on, until the launcher killed it"
+    assert reason.startswith("rank 1 was killed by SIGKILL"), (
+        "rank 0 went on, until the launcher killed it"
+    )
 
 
 def test_a_process_that_ends_without_a_word_has_failed(run_dir: RunDir) -> None:
@@ -127,7 +155,14 @@ def test_a_process_that_ends_without_a_word_has_failed(run_dir: RunDir) -> None:
 def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> None:
     killed = StopReason("rank 1 was killed", "failed", 1, save=False)
     says(run_dir, 0, 130, "SIGINT received")
-    write_end(run_dir, 5.0, StopReason("SIGINT received", "interrupted", 130, save=False), "go on", 2.0, resumes=False)
+    write_end(
+        run_dir,
+        5.0,
+        StopReason("SIGINT received", "interrupted", 130, save=False),
+        "go on",
+        2.0,
+        resumes=False,
+    )
     write_end(run_dir, 5.0, killed, "hookflow run --resume", 2.0, resumes=False)
     ends = TailReader(run_dir.events).read_all()
     assert [record["exit"] for record in ends] == [130, 1]
@@ -137,7 +172,8 @@ def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> 
     says(run_dir, 0, 130, "SIGINT received")
     write_end(run_dir, 5.0, killed, "hookflow run --resume", 2.0, resumes=False)
     assert (
-        TailReader(run_dir.events).read_all()[-1]["reason"] == "rank 1 was killed; resume with: hookflow run --resume"
+        TailReader(run_dir.events).read_all()[-1]["reason"]
+        == "rank 1 was killed; resume with: hookflow run --resume"
     )
 
 
@@ -147,17 +183,24 @@ def test_what_says_only_that_another_rank_is_gone() -> None:
         "This is typically caused by a remote worker crashing."
     )
     assert is_peer_lost(gone)
-    assert describe_peer_loss(gone) == "another rank is gone: Connection closed by peer [127.0.0.1]:722"
+    assert (
+        describe_peer_loss(gone)
+        == "another rank is gone: Connection closed by peer [127.0.0.1]:722"
+    )
     assert is_peer_lost(torch.distributed.DistNetworkError("recv failed"))
     assert not is_peer_lost(RuntimeError("shapes do not fit"))
     assert not is_peer_lost(ValueError("Connection closed by peer"))
 
 
 def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir) -> None:
-    late = RuntimeError("[/somewhere/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv")
+    late = RuntimeError(
+        "[/somewhere/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv"
+    )
     assert is_timeout(late)
     assert not is_peer_lost(late), "the other has not gone"
-    run_dir.plan.write_text(json.dumps({"bindings": [{"hook": "hang", "point": "after_train_iter"}]}))
+    run_dir.plan.write_text(
+        json.dumps({"bindings": [{"hook": "hang", "point": "after_train_iter"}]})
+    )
     places = {rank: now.NowMemory(run_dir.find_now_path(rank)) for rank in (1, 2)}
     places[1].ids[0] = 0
     says(run_dir, 2, 0, "some")
@@ -179,11 +222,19 @@ def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir)
         (["--nproc=0"], '"0" is neither a number of processes nor auto'),
         (["--nproc=2x"], '"2x" is neither a number of processes nor auto'),
         (["--nproc=auto"], "auto is a rank for each GPU, and there is none"),
-        (["--nproc=2", "--in-process"], "cannot be given here: --in-process is for a single process"),
-        (["--max-restarts=1", "--in-process"], "cannot be given here: --in-process is for a single process"),
+        (
+            ["--nproc=2", "--in-process"],
+            "cannot be given here: --in-process is for a single process",
+        ),
+        (
+            ["--max-restarts=1", "--in-process"],
+            "cannot be given here: --in-process is for a single process",
+        ),
     ],
 )
-def test_options_at_odds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: str) -> None:
+def test_options_at_odds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: str
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     done = hookflow_here("run", "some.toml", *options, cwd=tmp_path, code=2)
     assert expected in done.stderr
@@ -234,7 +285,9 @@ def test_ranks_wait_for_each_other_without_being_deaf(shared: torch.distributed.
     assert rendezvous.joined is None
 
 
-def test_a_rank_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch, run_dir: RunDir) -> None:
+def test_a_rank_that_heeds_no_signal_is_killed_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, run_dir: RunDir
+) -> None:
     sent: list[int] = []
 
     class Stuck:

@@ -46,7 +46,9 @@ BUILT_IN = [
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "split"])
-def test_built_in_hooks_record_as_in_one_process(train_both: TrainBoth, split_layers: list[str], strategy: str) -> None:
+def test_built_in_hooks_record_as_in_one_process(
+    train_both: TrainBoth, split_layers: list[str], strategy: str
+) -> None:
     """With split layers, in two groups of two ranks."""
     split = strategy == "split"
     distributed = split_layers if split else [f'distributed.strategy="{strategy}"']
@@ -56,19 +58,35 @@ def test_built_in_hooks_record_as_in_one_process(train_both: TrainBoth, split_la
         for run in (alone, together)
     )
     assert two == pytest.approx(one, rel=1e-4, abs=1e-5)
-    assert {name.split("/")[0] for _, _, name in one} >= {"lr", "momentum", "grad_norm", "param", "loss_epoch"}
+    assert {name.split("/")[0] for _, _, name in one} >= {
+        "lr",
+        "momentum",
+        "grad_norm",
+        "param",
+        "loss_epoch",
+    }
     for kind in ("text", "histogram"):
         result = [
-            [(r["it"], r["name"], r.get("text")) for r in records(run, kind) if r["name"] != "environment"]
+            [
+                (r["it"], r["name"], r.get("text"))
+                for r in records(run, kind)
+                if r["name"] != "environment"
+            ]
             for run in (alone, together)
         ]
         assert result[0] == result[1], kind
-    spikes = [[r["it"] for r in records(run, "message") if "has spiked" in str(r["text"])] for run in (alone, together)]
+    spikes = [
+        [r["it"] for r in records(run, "message") if "has spiked" in str(r["text"])]
+        for run in (alone, together)
+    ]
     assert spikes[0] == spikes[1]
     assert 7 in spikes[0]
     (path,) = (together.path / "export").iterdir()
     expected: Any = final_state(together)["model"]
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in torch.load(path, weights_only=True).items())
+    assert all(
+        torch.equal(tensor, expected[name])
+        for name, tensor in torch.load(path, weights_only=True).items()
+    )
     assert len(list((together.path / "profile").iterdir())) == 1
     predicted = [np.load(path)["target"] for path in together.path.glob("predictions*")]
     assert [*map(len, predicted)] == [11, 11]
@@ -96,7 +114,12 @@ def test_numbers_are_averaged_by_name_or_refused(
     others = "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}", *SHORT
     run_dir = ranks_trained(task, logs, *others, codes=[0, 0] if agree else [2, 2])
     if agree:
-        wrong = {key: value for key, value in curve(run_dir).items() if key[2][0] in "ab" if value != ord(key[2][0])}
+        wrong = {
+            key: value
+            for key, value in curve(run_dir).items()
+            if key[2][0] in "ab"
+            if value != ord(key[2][0])
+        }
         assert not wrong
     else:
         assert "numbers of different names" in reason(run_dir)
@@ -118,7 +141,10 @@ def test_weights_and_metrics_are_those_of_one_process(train_both: TrainBoth) -> 
 
 
 def test_statistics_are_those_of_all_ranks(train_both: TrainBoth) -> None:
-    """While it trains, and of the weights that are judged. A norm needs two examples on each rank."""
+    """While it trains, and of the weights that are judged.
+
+    A norm needs two examples on each rank.
+    """
 
     def first(run_dir: RunDir) -> Any:
         return json.loads(messages_of(run_dir, 0, "statistics")[0].removeprefix("statistics "))
@@ -137,24 +163,35 @@ def test_statistics_are_those_of_all_ranks(train_both: TrainBoth) -> None:
     net = Normed()
     net.load_state_dict(state)
     with torch.no_grad():
-        provided = net.body[:3](Clouds(44, seed=0).inputs)  # an epoch has every example; its seed is that of the run
+        # An epoch has every example; its seed is that of the run.
+        provided = net.body[:3](Clouds(44, seed=0).inputs)
     torch.testing.assert_close(state["body.3.running_mean"], provided.mean(0), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(state["body.3.running_var"], provided.var(0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    "task", [(), ('task.use="tests.support.runner_snapshots:StepsEveryThird"',)], ids=["DDPStrategy", "DDP at the step"]
+    "task",
+    [(), ('task.use="tests.support.runner_snapshots:StepsEveryThird"',)],
+    ids=["DDPStrategy", "DDP at the step"],
 )
-def test_parameters_that_a_hook_adds_are_those_of_rank_0(train_both: TrainBoth, task: tuple[str, ...]) -> None:
+def test_parameters_that_a_hook_adds_are_those_of_rank_0(
+    train_both: TrainBoth, task: tuple[str, ...]
+) -> None:
     """The hook draws other weights on each rank."""
     alone, together = train_both(
-        'hooks.surgeon={use="./../support/model_changes.py:Surgeon"}', "hooks.ema.enabled=false", *task
+        'hooks.surgeon={use="./../support/model_changes.py:Surgeon"}',
+        "hooks.ema.enabled=false",
+        *task,
     )
-    torch.testing.assert_close(final_state(alone)["model"], final_state(together)["model"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        final_state(alone)["model"], final_state(together)["model"], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_pytorchs_hooks_with_ddp(ranks_trained: NewClouds) -> None:
-    """At each backward pass a gradient is this rank's own; a bucket is averaged once an iteration, by our hook."""
+    """At each backward pass a gradient is this rank's own;
+    a bucket is averaged once an iteration, by our hook.
+    """
     comm = 'hooks.comm={use="./actors.py:compressed", points=["ddp_comm"], from=1}'
     probes = 'hooks.probes={use="./actors.py:Gradients"}'
     modules = 'hooks.modules={use="./actors.py:forwards", points=["forward"], modules=["*"]}'
@@ -162,16 +199,23 @@ def test_pytorchs_hooks_with_ddp(ranks_trained: NewClouds) -> None:
     run_dir = ranks_trained(*SHORT, comm, probes, modules, everything, "run.accumulate=2")
     for rank in (0, 1):
         inside = ["body.0", "body.1", "body.2", "body", "head"]
-        passes = [f"forward {name}" for name in [*(each for name in inside for each in (name, name)), ""]]
+        passes = [
+            f"forward {name}" for name in [*(each for name in inside for each in (name, name)), ""]
+        ]
         assert messages_of(run_dir, rank, "forward")[: len(passes)] == passes, "none of a wrapper"
         each = ["came 0", "added 0 Tensor"] * 2 + ["stepping 0"]
         assert messages_of(run_dir, rank, "came", "added", "stepping", "model")[:5] == each
-        assert messages_of(run_dir, rank, "model") == ["model 1 True"], "one bucket; not due in the first iteration"
+        assert messages_of(run_dir, rank, "model") == ["model 1 True"], (
+            "one bucket; not due in the first iteration"
+        )
 
 
 def test_pytorchs_hooks_with_fsdp(ranks_trained: NewClouds) -> None:
     """A gradient is added once an iteration, averaged and sharded."""
-    probes = 'hooks.probes={use="./actors.py:Gradients", points=["post_accumulate_grad", "before_optimizer_step"]}'
+    probes = (
+        'hooks.probes={use="./actors.py:Gradients", points=["post_accumulate_grad",'
+        ' "before_optimizer_step"]}'
+    )
     run_dir = ranks_trained(*SHORT, FSDP_STRATEGY, probes, "run.accumulate=2")
     for rank in (0, 1):
         each = [text for it in (0, 1) for text in (f"added {it} DTensor", f"stepping {it}")]
@@ -181,7 +225,10 @@ def test_pytorchs_hooks_with_fsdp(ranks_trained: NewClouds) -> None:
 def test_power_sgd_is_resumed(ranks_trained: NewClouds, tmp_path: object) -> None:
     """It begins anew, and says so; the ranks do not drift apart."""
     args = '{algorithm="power_sgd", matrix_rank=2, start=2}'
-    overrides = f'hooks.comm={{use="comm_hook", args={args}}}', 'hooks.tells={use="./clouds.py:Tells"}'
+    overrides = (
+        f'hooks.comm={{use="comm_hook", args={args}}}',
+        'hooks.tells={use="./clouds.py:Tells"}',
+    )
     stops = f'hooks.stops={{use="./clouds.py:Stops", args={{at=4, mark="{tmp_path}/mark"}}}}'
     run_dir = ranks_trained("run.max_epochs=2", "data.train.args.examples=32", *overrides, stops)
     assert carry_out(run_dir, 2, resume=True) == [0, 0], printed(run_dir, 0)
@@ -190,15 +237,29 @@ def test_power_sgd_is_resumed(ranks_trained: NewClouds, tmp_path: object) -> Non
     assert messages_of(run_dir, 0, "weights") == messages_of(run_dir, 1, "weights")
 
 
-def test_a_communication_hook_without_buckets_or_a_future_is_refused(ranks_trained: NewClouds) -> None:
-    plan = compile_pipeline(load(CLOUDS, ['hooks.comm={use="./actors.py:compressed", points=["ddp_comm"]}']))
+def test_a_communication_hook_without_buckets_or_a_future_is_refused(
+    ranks_trained: NewClouds,
+) -> None:
+    plan = compile_pipeline(
+        load(CLOUDS, ['hooks.comm={use="./actors.py:compressed", points=["ddp_comm"]}'])
+    )
     check_comm_hook(plan, DDPStrategy(DistributedSection()), Where)
-    for strategy in (FSDPStrategy(DistributedSection(units=[], strategy="fsdp"), "fp32", print), DDPAtStepStrategy()):
-        with pytest.raises(UserError, match='hook "comm" has nothing to do at ddp_comm: only several ranks'):
+    for strategy in (
+        FSDPStrategy(DistributedSection(units=[], strategy="fsdp"), "fp32", print),
+        DDPAtStepStrategy(),
+    ):
+        with pytest.raises(
+            UserError, match='hook "comm" has nothing to do at ddp_comm: only several ranks'
+        ):
             check_comm_hook(plan, strategy, Where)
-    run_dir = ranks_trained(*SHORT, 'hooks.comm={use="./actors.py:nothing", points=["ddp_comm"]}', codes=[1, 1])
-    assert 'hook "comm" must return a torch.futures.Future of the bucket at ddp_comm, not None' in printed(run_dir, 0)
-    (error, *_) = records_of(run_dir, "error")
+    run_dir = ranks_trained(
+        *SHORT, 'hooks.comm={use="./actors.py:nothing", points=["ddp_comm"]}', codes=[1, 1]
+    )
+    assert (
+        'hook "comm" must return a torch.futures.Future of the bucket at ddp_comm, not None'
+        in printed(run_dir, 0)
+    )
+    error, *_ = records_of(run_dir, "error")
     assert (error["hook"], error["point"]) == ("comm", "ddp_comm")
 
 
@@ -220,7 +281,11 @@ def test_offloaded_hooks_leave_the_weights_as_they_are_to_the_bit(ranks_trained:
 
 
 def scalars_of(run_dir: RunDir, rank: int, name: str) -> dict[int, float]:
-    result = {record["it"]: record["v"][name] for record in records_of(run_dir, "scalars", rank) if name in record["v"]}
+    result = {
+        record["it"]: record["v"][name]
+        for record in records_of(run_dir, "scalars", rank)
+        if name in record["v"]
+    }
     assert result
     return result
 
@@ -228,15 +293,21 @@ def scalars_of(run_dir: RunDir, rank: int, name: str) -> dict[int, float]:
 def test_an_offloaded_hook_that_reads_a_sharded_network_is_refused(new_clouds: NewClouds) -> None:
     run_dir = new_clouds(WATCHES % (0, "offload=true"), FSDP_STRATEGY)
     assert carry_out(run_dir, 2) == [2, 2]
-    assert 'hook "watches" cannot be offloaded: it reads a network that is sharded' in reason(run_dir)
+    assert 'hook "watches" cannot be offloaded: it reads a network that is sharded' in reason(
+        run_dir
+    )
 
 
 def test_all_ranks_skip_the_same_firings_of_a_throttled_hook(ranks_trained: NewClouds) -> None:
-    """It sums over the ranks: a rank that fires alone would wait for the other until the timeout."""
+    """It sums over the ranks: a rank that fires alone would wait
+    for the other until the timeout.
+    """
     throttled = 'points=["after_train_iter"], budget="1%", over_budget="throttle"'
     sums = f'hooks.sums={{use="../support/offloaded_hooks.py:sums", {throttled}}}'
     run_dir = ranks_trained("run.max_epochs=40", sums)
-    first, other = ([(r["it"], r["every"]) for r in records_of(run_dir, "throttle", rank)] for rank in (0, 1))
+    first, other = (
+        [(r["it"], r["every"]) for r in records_of(run_dir, "throttle", rank)] for rank in (0, 1)
+    )
     assert first and first == other
     seen, also = (scalars_of(run_dir, rank, "sums") for rank in (0, 1))
     assert seen == also
@@ -244,9 +315,13 @@ def test_all_ranks_skip_the_same_firings_of_a_throttled_hook(ranks_trained: NewC
 
 
 def test_a_metric_of_a_hook_is_that_of_the_first_rank_on_all(ranks_trained: NewClouds) -> None:
-    """Also one that the first rank alone makes. Else the ranks would disagree on which checkpoint is the best."""
+    """Also one that the first rank alone makes.
+
+    Else the ranks would disagree on which checkpoint is the best.
+    """
     run_dir = ranks_trained(
-        'hooks.own={use="./actors.py:own_metrics", points=["after_val_epoch"], writes=["metrics.own"]}',
+        'hooks.own={use="./actors.py:own_metrics", points=["after_val_epoch"],'
+        ' writes=["metrics.own"]}',
         'hooks.once={use="./actors.py:metric_of_one", points=["after_val_epoch"], ranks="zero"}',
         'hooks.checkpoint.args={monitor={own="max", once="max"}}',
         'hooks.early_stop={use="early_stop", args={monitor="once", mode="max"}}',
@@ -257,7 +332,10 @@ def test_a_metric_of_a_hook_is_that_of_the_first_rank_on_all(ranks_trained: NewC
     assert CheckpointStore(run_dir.checkpoints).names()["best-own"].name == "it00000006"
     told = [messages_of(run_dir, rank, "the ranks") for rank in (0, 1)]
     assert told[0] == told[1]
-    assert [text.partition("; that of rank 0 counts on all. A hook combines them")[0] for text in told[0]] == [
+    assert [
+        text.partition("; that of rank 0 counts on all. A hook combines them")[0]
+        for text in told[0]
+    ] == [
         f'the ranks have different values of the metric "{name}": {values}'
         for name, values in (("own", "-6, 6"), ("theirs", "none, 1"))
     ]

@@ -1,4 +1,6 @@
-"""Metrics over two ranks are those of the whole set at once, where the last batch is not even either."""
+"""Metrics over two ranks are those of the whole set at once,
+where the last batch is not even either.
+"""
 
 import pytest
 
@@ -11,7 +13,9 @@ from tests.support.precomputed_outputs import EXAMPLES, given
 
 
 @pytest.mark.parametrize("kind", ["ignored", "labels", "numbers"])
-def test_a_metric_of_two_ranks_is_that_of_the_whole_set(ranks_trained: NewClouds, kind: str) -> None:
+def test_a_metric_of_two_ranks_is_that_of_the_whole_set(
+    ranks_trained: NewClouds, kind: str
+) -> None:
     file = f"{TESTS}/support/precomputed_outputs.py"
     made = f'{{use="{file}:given", args={{kind="{kind}"}}, loader={{batch_size=8}}}}'
     data = [f"data.{split}={made}" for split in ("train", "val")]
@@ -19,11 +23,18 @@ def test_a_metric_of_two_ranks_is_that_of_the_whole_set(ranks_trained: NewClouds
     hooks = [f"hooks.own_{name}={inline(hook)}" for name, hook in hooks_for(kind).items()]
     if kind == "ignored":
         hooks.append('hooks.own_train={use="accuracy", args={stages=["train"]}}')
-    model = [f'model.use="{file}:Scale"', f'task.use="{file}:Returns"', "optimizer.args.lr=0.0", "run.max_epochs=1"]
+    model = [
+        f'model.use="{file}:Scale"',
+        f'task.use="{file}:Returns"',
+        "optimizer.args.lr=0.0",
+        "run.max_epochs=1",
+    ]
     run_dir = ranks_trained(*data, *off, *hooks, *model, "optimizer.args.weight_decay=0.0")
     (found,) = records(run_dir, "metrics")
     first = given(kind).tensors[0].reshape(EXAMPLES, -1)[:, 0]
     expected = {**at_once(kind), "square": float(first.square().mean()), "loss": 0.0}
     assert found["v"] == pytest.approx(expected, abs=2e-6)
     if kind == "ignored":
-        assert [*logged(run_dir, "train/accuracy").values()] == pytest.approx([share_of_right(*rows_of(kind))])
+        assert [*logged(run_dir, "train/accuracy").values()] == pytest.approx(
+            [share_of_right(*rows_of(kind))]
+        )

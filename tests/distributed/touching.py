@@ -1,4 +1,6 @@
-"""A hook that changes every weight in place at every point, and looks whether its last change is still there."""
+"""A hook that changes every weight in place at every point,
+and looks whether its last change is still there.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,14 +16,22 @@ from hookflow.hooks.base import Hook
 TOUCHED = [
     point.name
     for point in STANDARD_POINTS
-    if point.kind in ("standard", "step", "optimizer", "log") and point.name != "after_load_checkpoint"
+    if point.kind in ("standard", "step", "optimizer", "log")
+    and point.name != "after_load_checkpoint"
 ]
-"""Every point outside the network: within it parameters are gathered for as long as a module computes."""
+"""Every point outside the network: within it parameters are gathered
+for as long as a module computes.
+"""
 
 WRITTEN = "after_save_checkpoint"
-"""A point that comes when the disk is done: the hook only looks there, so that all runs train alike."""
+"""A point that comes when the disk is done: the hook only looks there,
+so that all runs train alike.
+"""
 
-STEP = ("before_optimizer_step", "optimizer_step_pre"), ("optimizer_step_post", "after_optimizer_step")
+STEP = (
+    ("before_optimizer_step", "optimizer_step_pre"),
+    ("optimizer_step_post", "after_optimizer_step"),
+)
 """The points before and after the optimizer's step, between which the weights change."""
 
 
@@ -43,7 +53,9 @@ class TouchedError(Exception):
 
 
 class Touches(Hook):
-    """Adds a number of the point's own to every weight, wherever it fires, after a forward pass without gradients."""
+    """Adds a number of the point's own to every weight, wherever it fires,
+    after a forward pass without gradients.
+    """
 
     def __init__(self, sharded: bool = False) -> None:
         self.sharded = sharded
@@ -54,14 +66,24 @@ class Touches(Hook):
         self.last_point = ""
 
     def touch(self, run: Any, point: str) -> None:
-        kinds = {name: isinstance(parameter, DTensor) for name, parameter in run.model.named_parameters()}
-        wrong = [name for name, is_shard in kinds.items() if is_shard is not (self.sharded and run.world > 1)]
+        kinds = {
+            name: isinstance(parameter, DTensor) for name, parameter in run.model.named_parameters()
+        }
+        wrong = [
+            name
+            for name, is_shard in kinds.items()
+            if is_shard is not (self.sharded and run.world > 1)
+        ]
         if wrong:
             raise AssertionError(f"{point}: {wrong} are gathered")
         now = self._whole(run)
         between = (self.last_point, point)
         is_step = between[0] in STEP[0] and between[1] in STEP[1]
-        lost = [name for name, value in now.items() if self.weights and not torch.equal(value, self.weights[name])]
+        lost = [
+            name
+            for name, value in now.items()
+            if self.weights and not torch.equal(value, self.weights[name])
+        ]
         if lost and not is_step:
             raise AssertionError(f"{point}: {lost} are not as they were left at {self.last_point}")
         if point not in self.seen:
@@ -106,7 +128,9 @@ def fails(run: Any) -> None:
 
 
 class Halves:
-    """Validates and tests half of every weight: swapped in place, through the optimizer's own parameters after it."""
+    """Validates and tests half of every weight: swapped in place,
+    through the optimizer's own parameters after it.
+    """
 
     def around_val(self, run: Any) -> Iterator[None]:
         with torch.no_grad():
@@ -139,19 +163,28 @@ def evaluates(run: Any, batch: Any) -> None:
 
 
 def logs_norms(run: Any) -> None:
-    """Log norms that PyTorch computes from the weights and their gradients: with FSDP they are DTensors."""
-    gradients = [parameter.grad for parameter in run.model.parameters() if parameter.grad is not None]
+    """Log norms that PyTorch computes from the weights and their gradients:
+    with FSDP they are DTensors.
+    """
+    gradients = [
+        parameter.grad for parameter in run.model.parameters() if parameter.grad is not None
+    ]
     run.log("gradient_norm", torch.nn.utils.get_total_norm(gradients))
     logs_weights(run)
 
 
 def logs_weights(run: Any) -> None:
     """Log a number that each rank has a part of, which no rank has asked the others for."""
-    run.log("weights_squared", sum(parameter.detach().square().sum() for parameter in run.model.parameters()))
+    run.log(
+        "weights_squared",
+        sum(parameter.detach().square().sum() for parameter in run.model.parameters()),
+    )
 
 
 def penalised(run: Any, batch: Any) -> dict[str, Any]:
-    """Return a loss with a penalty of the weights that is computed outside the network's forward pass."""
+    """Return a loss with a penalty of the weights that is computed
+    outside the network's forward pass.
+    """
     inputs, target = batch
     loss = functional.cross_entropy(run.model(inputs), target)
     parameters = run.model.parameters()
@@ -160,7 +193,9 @@ def penalised(run: Any, batch: Any) -> dict[str, Any]:
 
 
 class Counting(Stacked):
-    """Puts other tensors in the place of its buffers: a count, and a mean that is each rank's own."""
+    """Puts other tensors in the place of its buffers: a count,
+    and a mean that is each rank's own.
+    """
 
     def __init__(self) -> None:
         super().__init__()

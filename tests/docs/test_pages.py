@@ -1,4 +1,6 @@
-"""Pages of docs/: their files, commands and examples work as they stand there, and their tables leave out nothing."""
+"""Pages of docs/: their files, commands and examples work as they stand there,
+and their tables leave out nothing.
+"""
 
 import importlib
 import os
@@ -32,7 +34,17 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.device.random_state import seed_everything
 from hookflow.runner.iteration.run import Run as Offered
 from hookflow.zoo import tasks
-from tests.conftest import TESTS, TOY, NewRun, Train, Trained, hookflow_here, reason, records, run_here
+from tests.conftest import (
+    TESTS,
+    TOY,
+    NewRun,
+    Train,
+    Trained,
+    hookflow_here,
+    reason,
+    records,
+    run_here,
+)
 from tests.conftest import hookflow as command
 from tests.support.run_results import only_run
 
@@ -50,17 +62,27 @@ def blocks(name: str, language: str) -> list[str]:
 
 def files(name: str) -> dict[str, str]:
     """Return the files that a page shows, each named in its first line."""
-    return {file: text for text, file in re.findall(r"```\w+\n(# (\S+)\n.*?)```", page(name), re.DOTALL)}
+    return {
+        file: text for text, file in re.findall(r"```\w+\n(# (\S+)\n.*?)```", page(name), re.DOTALL)
+    }
 
 
-@pytest.mark.parametrize(("name", "least"), [("explanation/guarantees.md", 31), ("explanation/faults.md", 23 + 8)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("explanation/guarantees.md", 31), ("explanation/faults.md", 23 + 8)]
+)
 def test_every_row_names_a_test_that_there_is(name: str, least: int) -> None:
     named = re.compile(r"`tests/([\w/]+\.py)::(test_\w+)`")
-    rows = re.findall(r"^\| (?!promise|fault|what is fed|---).*$", page(name).partition("## Soak")[0], re.MULTILINE)
+    rows = re.findall(
+        r"^\| (?!promise|fault|what is fed|---).*$",
+        page(name).partition("## Soak")[0],
+        re.MULTILINE,
+    )
     assert len(rows) >= least
     assert not [row for row in rows if not named.search(row)]
     tests = named.findall(page(name))
-    assert not [test for file, test in tests if f"def {test}(" not in (TESTS / file).read_text("utf-8")]
+    assert not [
+        test for file, test in tests if f"def {test}(" not in (TESTS / file).read_text("utf-8")
+    ]
 
 
 PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
@@ -71,21 +93,31 @@ def test_a_page_names_formats_that_its_commands_take_and_breaks_off_nowhere(path
     text = path.read_text("utf-8")
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name, given in re.findall(r"hookflow (\w+)[^`\n]* --format (\w+)", text):
-        (formats,) = (option.type.choices for option in commands[name].params if option.name == "format_")
+        (formats,) = (
+            option.type.choices for option in commands[name].params if option.name == "format_"
+        )
         assert given in formats, f"hookflow {name} --format {given}"
-    assert not re.findall(r"^.*:\n+#.*$", re.sub(r"```.*?```", "a block", text, flags=re.DOTALL), re.MULTILINE)
+    assert not re.findall(
+        r"^.*:\n+#.*$", re.sub(r"```.*?```", "a block", text, flags=re.DOTALL), re.MULTILINE
+    )
 
 
 FENCE = re.compile(r"```(?:python|toml)\n# ([\w.]+)(?:, continued)?\n(.*?)```", re.DOTALL)
-COMMAND = re.compile(r"^    hookflow (.*)\n()|^    \$ hookflow (.*)\n((?:    .*\n|\n(?=    ))*)", re.MULTILINE)
+COMMAND = re.compile(
+    r"^    hookflow (.*)\n()|^    \$ hookflow (.*)\n((?:    .*\n|\n(?=    ))*)", re.MULTILINE
+)
 TERMINAL = ("watch --replay", "--version")
 
 
-def test_every_step_for_beginners_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_for_beginners_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From top to bottom in an empty folder."""
     monkeypatch.setenv("COLUMNS", "100")
     text, commands = page("tutorial/getting-started.md"), 0
-    for match in sorted([*FENCE.finditer(text), *COMMAND.finditer(text)], key=lambda match: match.start()):
+    for match in sorted(
+        [*FENCE.finditer(text), *COMMAND.finditer(text)], key=lambda match: match.start()
+    ):
         name, shown = (group for group in match.groups() if group is not None)
         if match.re is FENCE:
             with (tmp_path / name).open("a") as file:
@@ -95,7 +127,9 @@ def test_every_step_for_beginners_prints_what_the_page_says(tmp_path: Path, monk
             here = ("--ui=plain", "--in-process") if name.startswith("run ") else ()
             done = hookflow_here(*name.split(), *here, cwd=tmp_path, code=0)
             expected = [line.strip() for line in shown.splitlines() if line.strip()]
-            assert [line.strip() for line in done.stdout.splitlines() if line.strip()] == expected or not expected, name
+            assert [
+                line.strip() for line in done.stdout.splitlines() if line.strip()
+            ] == expected or not expected, name
     assert commands == 10
 
 
@@ -112,7 +146,9 @@ def test_the_python_runs_from_top_to_bottom(
     assert 'did you mean "every"?' in printed
     assert len(hookflow.runs(tmp_path / "runs")) == 4
     unnamed = [
-        name for name in hookflow.__all__ if not re.search(rf"`(?:hookflow\.)?{name}`", page("how-to/python.md"))
+        name
+        for name in hookflow.__all__
+        if not re.search(rf"`(?:hookflow\.)?{name}`", page("how-to/python.md"))
     ]
     assert unnamed == ["__version__"]
 
@@ -155,7 +191,11 @@ def test_a_loop_of_ones_own_is_attached_as_the_page_says(
     ],
 )
 def test_hooks_in_another_trainer_are_those_of_the_page(
-    program: str, packages: tuple[str, ...], iters: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str,
+    packages: tuple[str, ...],
+    iters: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     for package in packages:
@@ -167,31 +207,44 @@ def test_hooks_in_another_trainer_are_those_of_the_page(
     (run,) = hookflow.runs("runs")
     run_dir = RunDir(run.dir)
     assert (run.status, records(run_dir, "end")[-1]["it"]) == ("finished", iters)
-    assert [record["it"] for record in records(run_dir, "metrics")] == [iters // 3, 2 * iters // 3, iters]
+    assert [record["it"] for record in records(run_dir, "metrics")] == [
+        iters // 3,
+        2 * iters // 3,
+        iters,
+    ]
     for shown in ("show", "graph"):
         hookflow_here(shown, str(run.dir), cwd=tmp_path, code=0)
 
 
 HOOKS = page("reference/hooks.md")
 EXAMPLES = {
-    name: text for text, name in re.findall(r"^```toml\n(\[hooks\.(\w+)\]\n.*?)^```$", HOOKS, re.MULTILINE | re.DOTALL)
+    name: text
+    for text, name in re.findall(
+        r"^```toml\n(\[hooks\.(\w+)\]\n.*?)^```$", HOOKS, re.MULTILINE | re.DOTALL
+    )
 }
 NEED_MORE = {"images", "resize", "tta", "whiten", "comm_hook", "batch_size_finder"}
-"""Hooks that need images or several ranks: they train in tests of their own, and are only checked here."""
+"""Hooks that need images or several ranks: they train in tests of their own,
+and are only checked here.
+"""
 
 LONG_ENOUGH = {"lr_finder": "run.max_epochs=21"}
 """Hooks that one epoch of these data is too short for."""
 
 
 def pipeline_with(name: str) -> str:
-    """Return a pipeline with an example and nothing else but the accuracy, and a net that has what examples name."""
+    """Return a pipeline with an example and nothing else but the accuracy,
+    and a net that has what examples name.
+    """
     head = TOY.read_text().partition("[hooks.")[0].replace("./toy.py:Net", "./toy.py:Documented")
     accuracy = "" if name == "accuracy" else '[hooks.accuracy]\nuse = "accuracy"\n\n'
     return f"{head}{accuracy}{EXAMPLES[name]}"
 
 
 def test_every_hook_is_there_once() -> None:
-    assert [*EXAMPLES] == re.findall(r"^## `(\w+)`$", HOOKS, re.MULTILINE) == [*HOOK_REGISTRY.built_in]
+    assert (
+        [*EXAMPLES] == re.findall(r"^## `(\w+)`$", HOOKS, re.MULTILINE) == [*HOOK_REGISTRY.built_in]
+    )
 
 
 @pytest.mark.parametrize("name", HOOK_REGISTRY.built_in)
@@ -199,7 +252,9 @@ def test_an_example_can_be_pasted_and_trains(name: str, trained: Trained) -> Non
     plan = compile_pipeline(parse(pipeline_with(name), TOY))
     assert plan.hook(name).use == name
     if name not in NEED_MORE:
-        run_dir = trained(LONG_ENOUGH.get(name, "run.max_epochs=1"), swap=(TOY.read_text(), pipeline_with(name)))
+        run_dir = trained(
+            LONG_ENOUGH.get(name, "run.max_epochs=1"), swap=(TOY.read_text(), pipeline_with(name))
+        )
         assert not records(run_dir, "error")
 
 
@@ -208,7 +263,9 @@ def test_every_point_of_pytorch_is_named() -> None:
     assert {point.name for point in DEFAULT_POINTS if point.nested and point.kind != "log"} <= named
     row = r"^\| `(\w+)` \| `register_(\w+)_hook` \| ([^|]*) \|"
     listed = re.findall(row, page("how-to/module-hooks.md"), re.MULTILINE)
-    assert [point for point, *_ in listed] == [point.name for point in DEFAULT_POINTS if point.kind == "module"]
+    assert [point for point, *_ in listed] == [
+        point.name for point in DEFAULT_POINTS if point.kind == "module"
+    ]
     for point, by, given in listed:
         assert point == by
         assert hasattr(nn.Module, f"register_{by}_hook")
@@ -216,7 +273,9 @@ def test_every_point_of_pytorch_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "example", blocks("reference/pytorch_hooks.md", "toml"), ids=lambda text: text.partition("\n")[0]
+    "example",
+    blocks("reference/pytorch_hooks.md", "toml"),
+    ids=lambda text: text.partition("\n")[0],
 )
 def test_the_examples_of_pytorchs_points(example: str, tmp_path: Path, trained: Trained) -> None:
     """Each is added to the toy pipeline, with the functions that its comments define."""
@@ -244,15 +303,27 @@ def test_the_examples_inside_modules_do_what_the_page_says(
         return torch.load(checkpoint / "model.pt", weights_only=True)  # type: ignore[no-any-return]
 
     examples = {"base", "prints", "once", "clamps", "zeroes"}
-    assert {name for name in shown if name.endswith(".toml")} == {f"{name}.toml" for name in examples}
+    assert {name for name in shown if name.endswith(".toml")} == {
+        f"{name}.toml" for name in examples
+    }
     base = weights("base")
     assert capsys.readouterr().out == ""
     weights("prints")
     printed = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in printed] == ["0.weight", "0.bias", "0", "1", "2.weight", "2.bias", "2"]
+    assert [line.partition(":")[0] for line in printed] == [
+        "0.weight",
+        "0.bias",
+        "0",
+        "1",
+        "2.weight",
+        "2.bias",
+        "2",
+    ]
     assert all(torch.equal(weight, base[name]) for name, weight in weights("once").items())
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("Linear(in_features=16, out_features=1, bias=True) makes "), "it is removed afterwards"
+    assert line.startswith("Linear(in_features=16, out_features=1, bias=True) makes "), (
+        "it is removed afterwards"
+    )
     assert not torch.equal(weights("clamps")["2.weight"], base["2.weight"])
     first, later = weights("zeroes", "run.max_epochs=1"), weights("zeroes")
     torch.manual_seed(0)
@@ -268,7 +339,10 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pipeline in an empty folder."""
     monkeypatch.chdir(tmp_path)
     file, hello = tmp_path / "mine.toml", TESTS.parent / "pipelines" / "hello.toml"
-    file.write_text(f'extends = "{hello}"\n[run]\nthreads = 1\nmax_epochs = 1\n[hooks.accuracy]\nuse = "accuracy"\n')
+    file.write_text(
+        f'extends = "{hello}"\n[run]\nthreads = 1\nmax_epochs = 1\n[hooks.accuracy]\nuse ='
+        ' "accuracy"\n'
+    )
     return file
 
 
@@ -299,15 +373,21 @@ def test_trials_of_ray_train_and_report() -> None:
     _, code = blocks("how-to/sweeps.md", "python")
     Path("study.py").write_text(code)
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AIR_NEW_OUTPUT": "0"}
-    done = subprocess.run([sys.executable, "study.py"], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "study.py"], env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
-    trials = {run.config["optimizer"]["args"]["lr"]: run.best["accuracy"] for run in hookflow.runs()}
+    trials = {
+        run.config["optimizer"]["args"]["lr"]: run.best["accuracy"] for run in hookflow.runs()
+    }
     assert len(trials) == 2
     assert f"{{'lr': {max(trials, key=trials.__getitem__)}}}" in done.stdout
 
 
 def test_a_job_of_slurm_resumes_what_it_has_begun(mine: Path) -> None:
-    """`srun` and `hookflow` are replaced by a script that prints the command; the rest is bash and the page."""
+    """`srun` and `hookflow` are replaced by a script that prints the command;
+    the rest is bash and the page.
+    """
     job, several = blocks("how-to/slurm.md", "bash")
     Path("job.sh").write_text(job)
     tools = mine.parent / "tools"
@@ -350,7 +430,11 @@ def test_all_that_a_run_offers_and_all_tasks_are_listed() -> None:
     listed = re.findall(r"^\| `run\.(\w+)[^|]*` \| \S", TASKS, re.MULTILINE)
     assert sorted(listed) == sorted({*promised, "backward", "step"})
     assert all(hasattr(Offered, name) for name in promised - Run.__annotations__.keys())
-    there = {name for name, kind in vars(tasks).items() if getattr(kind, "__module__", "") == tasks.__name__}
+    there = {
+        name
+        for name, kind in vars(tasks).items()
+        if getattr(kind, "__module__", "") == tasks.__name__
+    }
     listed = re.findall(r"^\| `hookflow\.zoo\.tasks:(\w+)`", TASKS, re.MULTILINE)
     assert set(listed) == {name for name in there if hasattr(vars(tasks)[name], "step")}
 
@@ -365,14 +449,18 @@ X = torch.ones(2, 3)
 
 
 class Computes(nn.Linear):
-    """A model with the interface of those of transformers: arguments by name, an output with `loss` and `logits`."""
+    """A model with the interface of those of transformers: arguments by name,
+    an output with `loss` and `logits`.
+    """
 
     def __init__(self) -> None:
         super().__init__(3, 1)
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
         logits = super().forward(x)
-        return SimpleNamespace(loss=None if labels is None else (logits - labels).square().mean(), logits=logits)
+        return SimpleNamespace(
+            loss=None if labels is None else (logits - labels).square().mean(), logits=logits
+        )
 
     def generate(self, x: torch.Tensor, new: int) -> torch.Tensor:
         return torch.full((len(x), new), 7)
@@ -394,7 +482,9 @@ def test_a_model_that_computes_its_loss_generates_and_predicts_with_ids() -> Non
     with pytest.raises(UserError, match='the key "labels"'):
         task.step(run, batch)
     with pytest.raises(UserError, match="raise max_length"):
-        tasks.OwnLoss(extra=["id"], generate={"new": 3}, max_length=2).evaluate(run, {**batch, "labels": X[:, :1]})
+        tasks.OwnLoss(extra=["id"], generate={"new": 3}, max_length=2).evaluate(
+            run, {**batch, "labels": X[:, :1]}
+        )
 
 
 @pytest.mark.parametrize(
@@ -421,7 +511,11 @@ def written(name: str, folder: Path) -> None:
 
 
 SHORT = ("data.train.args.episodes=6", "data.train.loader.batch_size=3", "data.val.args.episodes=1")
-BUFFER = ("data.train.args={warm_up=20, batches=6, size=40}", "task.args={explore=8}", "data.val.args.episodes=1")
+BUFFER = (
+    "data.train.args={warm_up=20, batches=6, size=40}",
+    "task.args={explore=8}",
+    "data.val.args.episodes=1",
+)
 
 
 @pytest.mark.parametrize(("name", "less", "at"), [("reinforce", SHORT, 3), ("dqn", BUFFER, 9)])
@@ -431,7 +525,9 @@ def test_an_agent_is_trained_evaluated_and_resumed_in_the_same_episode(
     pytest.importorskip("gymnasium", reason="needs gymnasium")
     written("how-to/rl.md", tmp_path)
     pipeline = tmp_path / f"{name}.toml"
-    run = resumes_alike("run.max_epochs=2", *less, point="after_train_iter", at=at, pipeline=pipeline)
+    run = resumes_alike(
+        "run.max_epochs=2", *less, point="after_train_iter", at=at, pipeline=pipeline
+    )
     assert records(run, "metrics")[-1]["v"].keys() == {"length"}  # type: ignore[attr-defined]
     assert (run.checkpoints / "best").exists()
 
@@ -457,7 +553,9 @@ def test_adapters_alone_are_saved_resumed_loaded_and_exported(
     written("how-to/transformers.md", tmp_path)
     export = 'hooks.export={use="export", args={formats=["safetensors"]}}'
     pipeline = tmp_path / "lora.toml"
-    run = resumes_alike("run.max_epochs=2", export, point="after_train_iter", at=11, pipeline=pipeline)
+    run = resumes_alike(
+        "run.max_epochs=2", export, point="after_train_iter", at=11, pipeline=pipeline
+    )
     saved = read_weights(run.checkpoints / "last", "model")
     assert saved and all("lora_" in name or "classifier" in name for name in saved)
     assert all(saved[name].any() for name in saved if "lora_B" in name), "they are zero at first"
@@ -468,7 +566,9 @@ def test_adapters_alone_are_saved_resumed_loaded_and_exported(
         last.load_into(adapted())
     seed_everything(0)
     model = last.load_into(adapted())
-    assert all(saved[name].equal(value) for name, value in model.state_dict().items() if name in saved)
+    assert all(
+        saved[name].equal(value) for name, value in model.state_dict().items() if name in saved
+    )
     (exported,) = (run.path / "export").glob("*.safetensors")
     assert load_file(exported).keys() == saved.keys()
 
@@ -476,7 +576,9 @@ def test_adapters_alone_are_saved_resumed_loaded_and_exported(
 @pytest.mark.parametrize(
     "model", [pytest.param("timm:create_model", marks=pytest.mark.long), "tests.support.toy:Staged"]
 )
-def test_layers_are_fine_tuned_one_by_one(model: str, tmp_path: Path, new_run: NewRun, train_here: Train) -> None:
+def test_layers_are_fine_tuned_one_by_one(
+    model: str, tmp_path: Path, new_run: NewRun, train_here: Train
+) -> None:
     pytest.importorskip(model.partition(":")[0], reason="needs timm and torchvision")
     written("how-to/fine-tuning.md", tmp_path)
     keep = 'hooks.checkpoint={use="checkpoint", args={keep="all"}}'
@@ -487,8 +589,12 @@ def test_layers_are_fine_tuned_one_by_one(model: str, tmp_path: Path, new_run: N
         rates = recorded.scalars(f"lr/{name}")["value"]
         ramp = [min(max(step - begin + 1, 0) / 8, 1) * rate for step in range(48)]
         assert rates == pytest.approx(ramp)
-    first, second = (read_weights(recorded.checkpoint(f"it{it:08}").path, "model") for it in (16, 32))
-    changed = {name.partition(".")[0] for name, value in first.items() if not value.equal(second[name])}
+    first, second = (
+        read_weights(recorded.checkpoint(f"it{it:08}").path, "model") for it in (16, 32)
+    )
+    changed = {
+        name.partition(".")[0] for name, value in first.items() if not value.equal(second[name])
+    }
     assert changed == {"fc", "layer4"}
 
 
@@ -499,9 +605,15 @@ def test_what_others_are_told_to_use_is_there() -> None:
     assert set(re.findall(r"`distributed\.(\w+)", text)) <= DistributedSection.model_fields.keys()
     points = {point.name for point in DEFAULT_POINTS}
     rows = text.partition("## Points")[2].partition("\n## ")[0].splitlines()[4:]
-    assert {point for row in rows for point in re.findall(r"`(\w+)`", row.split(" | ")[0])} <= points
+    assert {
+        point for row in rows for point in re.findall(r"`(\w+)`", row.split(" | ")[0])
+    } <= points
     flags = text.partition("| Lightning | hookflow |\n")[2].partition("The other three")[0]
-    assert len(re.findall(r"`\w+`", "".join(row.split(" | ")[0] for row in flags.splitlines()))) == 38
-    table = text.partition("| MMEngine | hookflow | without")[2].partition("\n\n")[0].splitlines()[2:]
+    assert (
+        len(re.findall(r"`\w+`", "".join(row.split(" | ")[0] for row in flags.splitlines()))) == 38
+    )
+    table = (
+        text.partition("| MMEngine | hookflow | without")[2].partition("\n\n")[0].splitlines()[2:]
+    )
     covered, others = (" ".join(row.split("|")[k] for row in table) for k in (1, 3))
     assert [len(re.findall(r"`[a-z_]+`", cells)) for cells in (covered, others)] == [58, 4]

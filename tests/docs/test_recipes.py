@@ -1,4 +1,6 @@
-"""Recipes: the files that a page shows are written as they stand there, and its commands run from top to bottom."""
+"""Recipes: the files that a page shows are written as they stand there,
+and its commands run from top to bottom.
+"""
 
 import re
 from itertools import chain
@@ -58,7 +60,9 @@ def follow(recipe: str, folder: Path) -> dict[str, str]:
     for line in COMMAND.findall(page):
         name, *arguments = line.split()
         if name == "run":
-            done = run_here(*arguments, "--set", "run.threads=1", "--ui", "plain", cwd=folder, code=0)
+            done = run_here(
+                *arguments, "--set", "run.threads=1", "--ui", "plain", cwd=folder, code=0
+            )
         elif name == "sweep":
             done = command(name, *arguments, cwd=folder, code=0)  # its trials are processes
         else:
@@ -87,7 +91,9 @@ def test_the_table_of_a_cross_validation_is_that_of_its_runs(tmp_path: Path) -> 
     printed = check_recipe("k-fold", tmp_path)["sweep folds.toml"]
     best, last = [], []
     for fold in range(3):
-        run = next(run for run in hookflow.runs(tmp_path / "runs") if run.config["run"]["fold"] == fold)
+        run = next(
+            run for run in hookflow.runs(tmp_path / "runs") if run.config["run"]["fold"] == fold
+        )
         assert run.config["data"]["val"]["args"] == {"fold": fold, "folds": 3, "part": "val"}
         values = [record["v"]["accuracy"] for record in records(RunDir(run.dir), "metrics")]
         best.append(max(values))
@@ -152,7 +158,9 @@ def test_a_student_trains_as_in_a_plain_loop(tmp_path: Path, trained: Trained) -
     teacher.load_state_dict(weights)
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2)
     task = parts["Distillation"]()
-    run = SimpleNamespace(models={"student": student, "teacher": teacher.requires_grad_(False).eval()})
+    run = SimpleNamespace(
+        models={"student": student, "teacher": teacher.requires_grad_(False).eval()}
+    )
     batches = list(DataLoader(parts["points"](0), batch_size=32))
     losses = {}
     for step in range(2 * len(batches)):
@@ -168,7 +176,9 @@ def test_a_student_trains_as_in_a_plain_loop(tmp_path: Path, trained: Trained) -
 
 
 def test_several_sets_train_as_in_a_plain_loop(tmp_path: Path, trained: Trained) -> None:
-    """Over the same batches in the same order: one of the clean set, then three of the noisy one, twice 12."""
+    """Over the same batches in the same order: one of the clean set,
+    then three of the noisy one, twice 12.
+    """
     for name, text in FILE.findall(text_of("several-train-sets")):
         (tmp_path / name).write_text(text)
     in_order = [f"data.train.{name}.loader.shuffle=false" for name in ("clean", "noisy")]
@@ -199,7 +209,9 @@ def test_several_sets_train_as_in_a_plain_loop(tmp_path: Path, trained: Trained)
 def test_the_hidden_state_is_resumed(tmp_path: Path, resumes_alike: NewRun) -> None:
     for name, text in FILE.findall(text_of("truncated-bptt")):
         (tmp_path / name).write_text(text)
-    resumes_alike("run.threads=1", point="after_train_iter", at=6, pipeline=tmp_path / "chunks.toml")
+    resumes_alike(
+        "run.threads=1", point="after_train_iter", at=6, pipeline=tmp_path / "chunks.toml"
+    )
 
 
 def test_checkpoints_of_a_student_lack_its_teacher(tmp_path: Path) -> None:

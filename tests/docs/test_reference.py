@@ -1,4 +1,6 @@
-"""The reference and the page of events: they say what the declarations say now, and leave out none."""
+"""The reference and the page of events: they say what the declarations say now,
+and leave out none.
+"""
 
 import json
 import re
@@ -65,11 +67,17 @@ def test_nothing_is_left_out() -> None:
 
 
 def test_links_between_pages_lead_somewhere(make_reference: ModuleType) -> None:
-    pages = {page: page.read_text("utf-8") for page in (*FOLDER.rglob("*.md"), FOLDER.parent / "README.md")}
+    pages = {
+        page: page.read_text("utf-8")
+        for page in (*FOLDER.rglob("*.md"), FOLDER.parent / "README.md")
+    }
     anchors = {}
     for page, text in pages.items():
         prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-        anchors[page] = [make_reference.slug(heading) for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)]
+        anchors[page] = [
+            make_reference.slug(heading)
+            for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+        ]
     reference = anchors[FOLDER / "reference" / "reference.md"]
     assert len(reference) == len({*reference})
     broken = []
@@ -103,7 +111,9 @@ RECORDS: dict[str, Any] = {get_type_hints(kind)["k"].__args__[0]: kind for kind 
 
 
 def chapter(heading: str) -> str:
-    return re.split(r"^##+ ", EVENTS.partition(f"# {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    return re.split(
+        r"^##+ ", EVENTS.partition(f"# {heading}\n")[2], maxsplit=1, flags=re.MULTILINE
+    )[0]
 
 
 def rows(text: str) -> set[str]:
@@ -126,7 +136,18 @@ def test_every_field_of_a_record_is_described(kind: str) -> None:
 
 def test_the_examples_are_taken_by_the_monitor_and_the_command_is_described() -> None:
     state = RunState()
-    for kind in ("run", "frame", "scalars", "metrics", "epoch", "checkpoint", "message", "error", "ack", "end"):
+    for kind in (
+        "run",
+        "frame",
+        "scalars",
+        "metrics",
+        "epoch",
+        "checkpoint",
+        "message",
+        "error",
+        "ack",
+        "end",
+    ):
         state.apply(example(chapter(kind)))  # type: ignore[arg-type]
     assert state.metrics.by_name and state.end
     fields = get_type_hints(CommandRecord).keys()
@@ -135,7 +156,9 @@ def test_the_examples_are_taken_by_the_monitor_and_the_command_is_described() ->
 
 def test_every_file_of_a_run_directory_is_listed(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    named = [getattr(run, name) for name, member in vars(RunDir).items() if isinstance(member, Entry)]
+    named = [
+        getattr(run, name) for name, member in vars(RunDir).items() if isinstance(member, Entry)
+    ]
     files = {path.name for path in (*named, run.find_events_path(1), run.find_now_path(1))}
     assert files <= set(re.findall(r"`([\w.]+)/?`", chapter("The run directory")))
 

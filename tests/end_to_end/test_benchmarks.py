@@ -1,4 +1,6 @@
-"""`make bench` and `make bench-check`: that they measure, and what they make of what they have measured."""
+"""`make bench` and `make bench-check`: that they measure,
+and what they make of what they have measured.
+"""
 
 import json
 import re
@@ -43,17 +45,47 @@ def kept(overhead: Any, *ratios: float) -> None:
 @pytest.mark.parametrize(
     ("before", "now", "busy", "code", "message"),
     [
-        ((1.04, 1.05, 1.06), (1.06, 1.05, 1.04), set(), 0, "of 1 rows 1 were compared, none slower"),
-        ((1.04, 1.05, 1.06), (1.10, 1.09, 1.08), set(), 1, "no hooks: 1.050 -> 1.090 (+0.040, noise 0.020): slower"),
-        ((1.04, 1.05, 1.06), (1.01, 1.02, 1.00), set(), 0, "no hooks: 1.050 -> 1.010 (-0.040, noise 0.020): faster"),
-        ((1.04, 1.05, 1.06), (1.20, 1.09, 1.00), set(), 0, "of 1 rows 1 were compared, none slower"),
+        (
+            (1.04, 1.05, 1.06),
+            (1.06, 1.05, 1.04),
+            set(),
+            0,
+            "of 1 rows 1 were compared, none slower",
+        ),
+        (
+            (1.04, 1.05, 1.06),
+            (1.10, 1.09, 1.08),
+            set(),
+            1,
+            "no hooks: 1.050 -> 1.090 (+0.040, noise 0.020): slower",
+        ),
+        (
+            (1.04, 1.05, 1.06),
+            (1.01, 1.02, 1.00),
+            set(),
+            0,
+            "no hooks: 1.050 -> 1.010 (-0.040, noise 0.020): faster",
+        ),
+        (
+            (1.04, 1.05, 1.06),
+            (1.20, 1.09, 1.00),
+            set(),
+            0,
+            "of 1 rows 1 were compared, none slower",
+        ),
         ((1.04, 1.05, 1.06), (1.5, 1.51), {ROW}, 0, "not judged"),
         ((), (1.0,), set(), 2, "make bench ARGS=--write"),
     ],
     ids=["same", "slower", "faster", "wavering", "busy", "nothing kept"],
 )
 def test_a_ratio_has_moved_when_it_did_by_more_than_the_noise(
-    overhead: Any, capsys: pytest.CaptureFixture[str], before: Any, now: Any, busy: set[str], code: int, message: str
+    overhead: Any,
+    capsys: pytest.CaptureFixture[str],
+    before: Any,
+    now: Any,
+    busy: set[str],
+    code: int,
+    message: str,
 ) -> None:
     if before:
         kept(overhead, *before)
@@ -61,17 +93,26 @@ def test_a_ratio_has_moved_when_it_did_by_more_than_the_noise(
     assert message in capsys.readouterr().out
 
 
-def test_ratios_of_another_machine_are_told(overhead: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ratios_of_another_machine_are_told(
+    overhead: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept(overhead, 1.04, 1.05, 1.06)
     file = overhead.ratios.FILE
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"machine": {**overhead.ratios.machine(), "torch": "1"}}))
+    file.write_text(
+        json.dumps(
+            json.loads(file.read_text()) | {"machine": {**overhead.ratios.machine(), "torch": "1"}}
+        )
+    )
     assert overhead.check(table(overhead, 1.05), set()) == 0
     assert "kept are of torch 1, this is" in capsys.readouterr().out
     overhead.ratios.write({"another row": overhead.Ratio(1.0, 1.0, 1.0)}, file)
     assert overhead.ratios.read(file)[1].keys() == {"another row"}
 
 
-DATA = "import data; data.SETTINGS = {'val': data.Setting(batches=300, validation=True)}; sys.argv[1:] = ['data']"
+DATA = (
+    "import data; data.SETTINGS = {'val': data.Setting(batches=300, validation=True)}; sys.argv[1:]"
+    " = ['data']"
+)
 USUAL = {"usual set", "usual set, while nothing is saved"}
 SMALLEST = {
     "attached": "sys.argv[1:] = ['20']",
@@ -93,7 +134,9 @@ SMALLEST = {
 
 
 @pytest.mark.parametrize(
-    ("source", "rows"), [("sys.argv[1:] = 'hooks', 'usual', '1000'", USUAL), (DATA, {"val"})], ids=["usual", "data"]
+    ("source", "rows"),
+    [("sys.argv[1:] = 'hooks', 'usual', '1000'", USUAL), (DATA, {"val"})],
+    ids=["usual", "data"],
 )
 def test_a_row_is_measured_between_two_loops_by_hand(source: str, rows: set[str]) -> None:
     command = [sys.executable, "-c", f"import cell, sys; {source}; cell.main()"]

@@ -1,4 +1,6 @@
-"""What the README and the tutorial show works as it stands there, and so do the shipped pipelines."""
+"""What the README and the tutorial show works as it stands there,
+and so do the shipped pipelines.
+"""
 
 import re
 import shlex
@@ -45,7 +47,9 @@ def test_the_python_runs_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(block("# mine.toml"))
     (tmp_path / "net.py").write_text(block("# net.py"))
     command = [sys.executable, "-c", block("import hookflow")]
-    with Spawned(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+    with Spawned(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as child:
         _, errors = child.communicate(timeout=LIMIT)
     assert (child.returncode, errors) == (0, "")
     assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
@@ -53,19 +57,26 @@ def test_the_python_runs_as_it_stands(tmp_path: Path) -> None:
 
 def test_the_data_can_be_shared_out_among_ranks_as_is_promised() -> None:
     data = tomllib.loads(block("# mine.toml"))["data"]
-    assert all("loader" in split for split in data.values()), "a DataLoader that is given ready-made cannot be"
+    assert all("loader" in split for split in data.values()), (
+        "a DataLoader that is given ready-made cannot be"
+    )
 
 
 def test_every_hook_that_comes_with_it_is_listed() -> None:
     (listed,) = re.findall(r"^## Built-in hooks\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
     rows = [
-        cell for row in re.findall(r"^\| \w+ \| (.*?) \|", listed, re.MULTILINE) for cell in re.findall(r"`(\w+)`", row)
+        cell
+        for row in re.findall(r"^\| \w+ \| (.*?) \|", listed, re.MULTILINE)
+        for cell in re.findall(r"`(\w+)`", row)
     ]
     assert sorted(rows) == sorted(HOOKS.built_in)
 
 
 def test_why_answers_as_it_is_printed() -> None:
-    asked = [shlex.split(command) for command in re.findall(r"`hookflow (why [a-z]\S* [a-z][^`]*)`", README)]
+    asked = [
+        shlex.split(command)
+        for command in re.findall(r"`hookflow (why [a-z]\S* [a-z][^`]*)`", README)
+    ]
     assert asked
     for arguments in asked:
         done = hookflow_here(*arguments, cwd=Path(__file__).parents[2])
@@ -91,13 +102,20 @@ def test_the_tutorial(tmp_path: Path) -> None:
     assert not done.stderr
 
 
-def test_what_a_hook_prints_is_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_hook_prints_is_seen_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is there when the process is killed a moment later."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     kill = strikes(tmp_path, 9, ("after_backward", 3))[0]
     done = hookflow("run", str(HELLO), f"--set={kill}", "--ui=none", cwd=tmp_path)
     assert done.returncode != 0
-    assert only_run(tmp_path).output.read_text().splitlines() == ["hello", "world", "  socks", "  shoes"]
+    assert only_run(tmp_path).output.read_text().splitlines() == [
+        "hello",
+        "world",
+        "  socks",
+        "  shoes",
+    ]
 
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +134,8 @@ def test_check_strict_has_nothing_to_say(name: str, monkeypatch: pytest.MonkeyPa
     assert "ambiguous" not in printed("check", "--strict", f"pipelines/{name}.toml")
 
 
-@pytest.mark.parametrize("name", sorted({*SHIPPED} - {"cifar"}))  # whose plan is drawn with all that can be drawn
+# Whose plan is drawn with all that can be drawn.
+@pytest.mark.parametrize("name", sorted({*SHIPPED} - {"cifar"}))
 def test_its_plan_is_golden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     check_golden(f"plan_{name}.txt", printed("graph", f"pipelines/{name}.toml"))

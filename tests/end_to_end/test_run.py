@@ -29,7 +29,10 @@ SMOKE = [
     )
 ]
 REAL = ROOT.parent / "shared" / "data" / "cifar10"
-IMPATIENT = "from hookflow.monitor import health; health.PATIENCE = 1; from hookflow.cli.app import main; main()"
+IMPATIENT = (
+    "from hookflow.monitor import health; health.PATIENCE = 1; from hookflow.cli.app import main;"
+    " main()"
+)
 SLOW = '--set=hooks.slow={use="./common_hooks.py:slow", points=["after_backward"]}'
 
 
@@ -41,7 +44,9 @@ def test_the_shipped_pipeline_on_drawn_pictures_says_so_everywhere(tmp_path: Pat
     assert any("SYNTHETIC" in line and "train: " in line for line in lines)
     assert any("SYNTHETIC" in line for line in lines[-8:]), "the summary says so, too"
     assert re.search(r"test +epoch 1/1  iter 2/2  .*accuracy 0\.\d+", done.stdout)
-    assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout), "plain lines hold no control characters"
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout), (
+        "plain lines hold no control characters"
+    )
     run = only_run(tmp_path)
     assert records(run, "run")[0]["data"]["train"]["synthetic"]  # type: ignore[index]
     assert (run.checkpoints / "last" / "model.pt").exists()
@@ -54,10 +59,20 @@ def test_the_shipped_pipeline_on_drawn_pictures_says_so_everywhere(tmp_path: Pat
 @pytest.mark.skipif(not (REAL / "unpack.py").exists(), reason="no real images beside this checkout")
 def test_the_shipped_pipeline_learns_on_real_pictures(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
-    subprocess.run([sys.executable, REAL / "unpack.py", "--exact", tmp_path / "data"], check=True, capture_output=True)
-    limits = ["--set=data.train.args.limit=4096", "--set=data.val.args.limit=1000", "--set=run.max_epochs=3"]
+    subprocess.run(
+        [sys.executable, REAL / "unpack.py", "--exact", tmp_path / "data"],
+        check=True,
+        capture_output=True,
+    )
+    limits = [
+        "--set=data.train.args.limit=4096",
+        "--set=data.val.args.limit=1000",
+        "--set=run.max_epochs=3",
+    ]
     root = f"--set=data.train.args.root={tmp_path / 'data'}"
-    done = hookflow("run", str(CIFAR), root, *limits, "--set=model.args.widths=[16,16,16]", cwd=tmp_path)
+    done = hookflow(
+        "run", str(CIFAR), root, *limits, "--set=model.args.widths=[16,16,16]", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SYNTHETIC" not in done.stdout
     accuracy = records(only_run(tmp_path), "metrics")[-1]["v"]["accuracy"]  # type: ignore[index]
@@ -66,7 +81,11 @@ def test_the_shipped_pipeline_learns_on_real_pictures(tmp_path: Path) -> None:
 
 def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) -> None:
     with hookflow_begun("run", str(TOY), "--set=run.max_epochs=500", SLOW, cwd=tmp_path) as child:
-        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "epoch")) > 0)
+        wait_for(
+            lambda: (
+                bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "epoch")) > 0
+            )
+        )
         child.send_signal(signal.SIGINT)
         printed, _ = child.communicate(timeout=LIMIT)
     assert child.returncode == 130
@@ -95,10 +114,14 @@ def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
         assert re.search(r' stalled    \d+ s inside "sleepy" at after_train_iter$', stalled)
         child.send_signal(signal.SIGINT)
         told: list[str] = []
-        while not all(any(word in line for line in told) for word in (" Ctrl-C ", " hears")):  # or the two become one
+        # Or the two become one.
+        while not all(any(word in line for line in told) for word in (" Ctrl-C ", " hears")):
             told.append(next(lines))
         (pressed,) = (line for line in told if " Ctrl-C " in line)
-        assert "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving" in pressed
+        assert (
+            "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving"
+            in pressed
+        )
         child.send_signal(signal.SIGINT)
         assert any(line.endswith(" Ctrl-C     ending at once, without saving\n") for line in lines)
     assert child.returncode == 130
@@ -122,7 +145,13 @@ def test_what_killed_the_training_is_told_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_hook_that_ends_the_process_is_told(tmp_path: Path) -> None:
-    done = hookflow("run", str(TOY), "--ui=none", '--set=hooks.dies={use="./process_hooks.py:Dies"}', cwd=tmp_path)
+    done = hookflow(
+        "run",
+        str(TOY),
+        "--ui=none",
+        '--set=hooks.dies={use="./process_hooks.py:Dies"}',
+        cwd=tmp_path,
+    )
     assert (done.returncode, done.stdout) == (3, ""), "none prints nothing but a failure"
     assert "failed: exited with code 3 and no end record\n" in done.stderr
     assert records(only_run(tmp_path), "end")[0]["it"] == 7
@@ -130,9 +159,14 @@ def test_a_hook_that_ends_the_process_is_told(tmp_path: Path) -> None:
 
 def test_killing_the_viewer_harms_no_run(tmp_path: Path) -> None:
     go_on = tmp_path / "go on"
-    waits = f'--set=hooks.waits={{use="{TOY.parent}/common_hooks.py:WaitsFor", args={{file="{go_on}"}}}}'
+    waits = (
+        f'--set=hooks.waits={{use="{TOY.parent}/common_hooks.py:WaitsFor",'
+        f' args={{file="{go_on}"}}}}'
+    )
     with hookflow_begun("run", str(TOY), waits, cwd=tmp_path, stdout=subprocess.DEVNULL) as viewer:
-        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and bool(records(only_run(tmp_path), "frame")))
+        wait_for(
+            lambda: bool(all_runs(tmp_path / "runs")) and bool(records(only_run(tmp_path), "frame"))
+        )
         viewer.kill()
     run = only_run(tmp_path)
     go_on.touch()
@@ -154,11 +188,20 @@ def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path) -> None:
 
 def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
     (go_on := tmp_path / "go on").touch()
-    waits = f'--set=hooks.waits={{use="{TOY.parent}/common_hooks.py:WaitsFor", args={{file="{go_on}"}}}}'
+    waits = (
+        f'--set=hooks.waits={{use="{TOY.parent}/common_hooks.py:WaitsFor",'
+        f' args={{file="{go_on}"}}}}'
+    )
     done = hookflow("run", str(TOY), "--ui=json", waits, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, only_run(tmp_path).events.read_text()), "the log, line by line"
+    assert (done.returncode, done.stdout) == (
+        0,
+        only_run(tmp_path).events.read_text(),
+    ), "the log, line by line"
     go_on.unlink()
-    both = [hookflow_begun("run", "--resume", "--ui=none", "--set=run.max_epochs=6", cwd=tmp_path) for _ in range(2)]
+    both = [
+        hookflow_begun("run", "--resume", "--ui=none", "--set=run.max_epochs=6", cwd=tmp_path)
+        for _ in range(2)
+    ]
     wait_for(lambda: any(child.poll() is not None for child in both), "the refusal of the second")
     go_on.touch()
     said = [child.communicate(timeout=LIMIT)[1] for child in both]
@@ -168,7 +211,15 @@ def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
 
 
 def test_the_dashboard_in_a_real_terminal(tmp_path: Path) -> None:
-    command = (sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=50000", SLOW)
+    command = (
+        sys.executable,
+        "-m",
+        "hookflow",
+        "run",
+        str(TOY),
+        "--set=run.max_epochs=50000",
+        SLOW,
+    )
     terminal = Terminal(*command, cwd=tmp_path)
     try:
         terminal.wait_for("RUNNING")

@@ -1,4 +1,6 @@
-"""What stands in the logs, held against the types that writers and readers go by; columns come back to the bit."""
+"""What stands in the logs, held against the types that writers and readers go by;
+columns come back to the bit.
+"""
 
 import json
 import math
@@ -15,7 +17,16 @@ from hypothesis import strategies as st
 
 from hookflow.events import records
 from hookflow.events.log import LogAppender, TailReader, encode, event_log
-from hookflow.events.packing import NUM_BINS, Row, bin_of, bounds, compute_percentile, iter_series, pack, unpack
+from hookflow.events.packing import (
+    NUM_BINS,
+    Row,
+    bin_of,
+    bounds,
+    compute_percentile,
+    iter_series,
+    pack,
+    unpack,
+)
 from hookflow.events.reading import read_command, read_record
 from hookflow.events.records import RECORD_KINDS, TEXT_LIMIT, DataInfo
 from hookflow.events.rundir import RunDir
@@ -36,11 +47,31 @@ def put_one_of_each(recorder: EventRecorder) -> None:
     put = recorder.put
     recorder.watch(TimingAggregator(2, Timeline()), Progress())
     data = DataInfo(name="points", examples=40, batches=5, batch_size=8, synthetic=True, note="")
-    strings = dict.fromkeys(("pipeline", "host", "python", "torch", "device", "precision", "model"), "some")
-    numbers = ("version", "pid", "params", "seed", "max_epochs", "max_iters", "iters_per_epoch", "world")
+    strings = dict.fromkeys(
+        ("pipeline", "host", "python", "torch", "device", "precision", "model"), "some"
+    )
+    numbers = (
+        "version",
+        "pid",
+        "params",
+        "seed",
+        "max_epochs",
+        "max_iters",
+        "iters_per_epoch",
+        "world",
+    )
     more: dict[str, Any] = {
         "data": {"train": data},
-        "layers": [{"name": "a", "kind": "Linear", "shapes": "2", "parameters": 2, "trainable": 0, "bytes": 8}],
+        "layers": [
+            {
+                "name": "a",
+                "kind": "Linear",
+                "shapes": "2",
+                "parameters": 2,
+                "trainable": 0,
+                "bytes": 8,
+            }
+        ],
         "limited": {},
         "epoch_lengths": [[0, 5], [2, 3]],
         "modes": {},
@@ -53,7 +84,17 @@ def put_one_of_each(recorder: EventRecorder) -> None:
     put("epoch", seconds=1.0)
     put("checkpoint", it=2, ep=0, path="checkpoints/it00000002", names=["last"], bytes=1, ms=1.0)
     size = {"width": 4, "height": 3}
-    put("image", it=2, ep=0, name="sample", path="images/a.png", **size, caption="a cat", figure=False, hook="images")
+    put(
+        "image",
+        it=2,
+        ep=0,
+        name="sample",
+        path="images/a.png",
+        **size,
+        caption="a cat",
+        figure=False,
+        hook="images",
+    )
     put("text", name="sample", text="Once", hook="samples")
     put("histogram", it=2, ep=0, name="weights", edges=[0.0, 0.5, 1.0], counts=[3, 4], hook="stats")
     put("trace", it=2, ep=0, path="traces/it00000001.json", first=1, iters=3)
@@ -85,7 +126,14 @@ def test_each_kind_is_written_with_the_keys_of_its_type(written: list[Any]) -> N
 
 
 def test_what_is_no_such_record_is_refused() -> None:
-    for damaged in ({}, {"k": "tomorrow"}, {"k": ["frame"]}, {"k": "frame"}, {"k": "end", "t": "now"}, {"cmd": "stop"}):
+    for damaged in (
+        {},
+        {"k": "tomorrow"},
+        {"k": ["frame"]},
+        {"k": "frame"},
+        {"k": "end", "t": "now"},
+        {"cmd": "stop"},
+    ):
         with pytest.raises(ValueError):
             read_record(json.dumps(damaged))
     with pytest.raises(ValueError):
@@ -121,14 +169,18 @@ def test_a_record_of_any_type_and_size_is_refused_or_folded() -> None:
         ("message", "t", 1e30, "t: Input should be less than"),
     ],
 )
-def test_what_a_record_declares_is_held(written: list[Any], kind: str, key: str, value: Any, why: str) -> None:
+def test_what_a_record_declares_is_held(
+    written: list[Any], kind: str, key: str, value: Any, why: str
+) -> None:
     record = next(record for record in written if record["k"] == kind)
     assert json.loads(encode(read_record(json.dumps(record)))) == record
     with pytest.raises(ValueError, match=re.escape(f'record "{kind}": {why}')):
         read_record(json.dumps(record | {key: value}))
 
 
-def test_what_is_appended_from_outside_goes_on_from_the_last_record(written: list[Any], tmp_path: Path) -> None:
+def test_what_is_appended_from_outside_goes_on_from_the_last_record(
+    written: list[Any], tmp_path: Path
+) -> None:
     (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("toy/*/events.jsonl"))
     append_record(run_dir, "message", level="warn", source="hookflow", text="again")
     last = TailReader[Any](run_dir.events).read_all()[-1]
@@ -155,9 +207,13 @@ def test_what_is_appended_is_read_once_and_a_torn_line_costs_no_other(tmp_path: 
 
 def test_numbers_that_json_does_not_know_become_words_and_long_strings_are_cut() -> None:
     line = encode({"v": {"loss": float("nan"), "lr": [1.0, float("inf")]}})
-    assert json.loads(line, parse_constant=lambda name: 1 / 0) == {"v": {"loss": "nan", "lr": [1.0, "inf"]}}
+    assert json.loads(line, parse_constant=lambda name: 1 / 0) == {
+        "v": {"loss": "nan", "lr": [1.0, "inf"]}
+    }
     long = "é" * 1_000_000
-    record = json.loads(encode({"v": {long: float("nan"), "loss": 1.5}, "names": [long, "a"], "n": [1, True, None]}))
+    record = json.loads(
+        encode({"v": {long: float("nan"), "loss": 1.5}, "names": [long, "a"], "n": [1, True, None]})
+    )
     name, loss = record["v"]
     assert record["v"] == {name: "nan", "loss": 1.5}
     assert loss == "loss"
@@ -172,14 +228,18 @@ def test_numbers_that_json_does_not_know_become_words_and_long_strings_are_cut()
 @pytest.mark.parametrize("text", ["a\udcffb", "\ud83d", "x\udc00\ud800y", "\U0001f600 é"])
 def test_what_is_written_can_be_read(tmp_path: Path, text: str) -> None:
     log = LogAppender(tmp_path / "log")
-    log.append([{"k": "message", "t": 1.0, "it": 0, "ep": 0, "level": "info", "source": "a", "text": text}])
+    log.append(
+        [{"k": "message", "t": 1.0, "it": 0, "ep": 0, "level": "info", "source": "a", "text": text}]
+    )
     log.close()
     (record,) = event_log(tmp_path / "log").read()
     assert record["text"] == re.sub("[\ud800-\udfff]", "\ufffd", text)  # type: ignore[typeddict-item]
 
 
 @given(st.integers(min_value=0, max_value=2**62))
-def test_a_duration_lies_in_its_bin_which_is_at_most_a_quarter_wide_and_touches_the_next(ns: int) -> None:
+def test_a_duration_lies_in_its_bin_which_is_at_most_a_quarter_wide_and_touches_the_next(
+    ns: int,
+) -> None:
     index = bin_of(ns)
     low, high = bounds(index)
     assert low <= ns < high == bounds(index + 1)[0]
@@ -187,7 +247,10 @@ def test_a_duration_lies_in_its_bin_which_is_at_most_a_quarter_wide_and_touches_
     assert index < NUM_BINS
 
 
-@given(st.lists(st.integers(min_value=8, max_value=10**10), min_size=1, max_size=50), st.floats(0.01, 1))
+@given(
+    st.lists(st.integers(min_value=8, max_value=10**10), min_size=1, max_size=50),
+    st.floats(0.01, 1),
+)
 def test_a_percentile_is_right_to_a_bins_width(seen: list[int], share: float) -> None:
     counts: dict[int, int] = {}
     for ns in seen:
@@ -198,11 +261,15 @@ def test_a_percentile_is_right_to_a_bins_width(seen: list[int], share: float) ->
     assert compute_percentile({}, share) == 0.0
 
 
-NUMBERS = st.one_of(st.floats(width=64), st.floats(width=32), st.floats(width=16), st.sampled_from([0.0, -0.0, 0.1]))
+NUMBERS = st.one_of(
+    st.floats(width=64), st.floats(width=32), st.floats(width=16), st.sampled_from([0.0, -0.0, 0.1])
+)
 """Of every precision that is logged."""
 ROWS = st.lists(
     st.tuples(
-        st.floats(1.7e9, 1.9e9), st.integers(0, 2**40), st.dictionaries(st.sampled_from("abc"), NUMBERS, min_size=1)
+        st.floats(1.7e9, 1.9e9),
+        st.integers(0, 2**40),
+        st.dictionaries(st.sampled_from("abc"), NUMBERS, min_size=1),
     ),
     min_size=1,
     max_size=12,
@@ -211,7 +278,10 @@ ROWS = st.lists(
 
 def bits(row: Row) -> Any:
     """Return what identifies a row; all NaN are one."""
-    numbers = {name: "nan" if math.isnan(value) else struct.pack("d", value) for name, value in row.v.items()}
+    numbers = {
+        name: "nan" if math.isnan(value) else struct.pack("d", value)
+        for name, value in row.v.items()
+    }
     return round(1000 * row.t), row.it, row.ep, numbers
 
 
@@ -231,7 +301,11 @@ def test_rows_are_read_as_they_were_packed(drawn: list[Any], epoch: int) -> None
 @given(ROWS)
 def test_a_series_has_the_rows_in_which_its_name_was_logged(drawn: list[Any]) -> None:
     rows = [Row(t, it, 0, v) for t, it, v in drawn]
-    got = {(name, it, str(value)) for name, its, values in iter_series(pack(rows)) for it, value in zip(its, values)}  # noqa: B905
+    got = {
+        (name, it, str(value))
+        for name, its, values in iter_series(pack(rows))
+        for it, value in zip(its, values, strict=True)
+    }
     assert got == {(name, row.it, str(value)) for row in rows for name, value in row.v.items()}
 
 
@@ -248,13 +322,24 @@ def test_what_a_column_says_once_is_written_once() -> None:
         "steps": 10,
         "ms": 11,
         "fp32": ["loss"],
-        "v": {"loss": [2.29999995, 2.28999996, 2.27999997, 2.26999998], "lr": 0.1, "grad_norm": {"2": 0.5}},
+        "v": {
+            "loss": [2.29999995, 2.28999996, 2.27999997, 2.26999998],
+            "lr": 0.1,
+            "grad_norm": {"2": 0.5},
+        },
     }
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"v": {"a": [1.0]}}, {"v": {"a": {"2": 1.0}}}, {"steps": [1, 2]}, {"ms": []}, {"rows": 0}, {"rows": 2**20}],
+    [
+        {"v": {"a": [1.0]}},
+        {"v": {"a": {"2": 1.0}}},
+        {"steps": [1, 2]},
+        {"ms": []},
+        {"rows": 0},
+        {"rows": 2**20},
+    ],
     ids=str,
 )
 def test_columns_that_do_not_fit_their_rows_are_refused(wrong: dict[str, Any]) -> None:

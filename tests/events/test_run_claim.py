@@ -86,7 +86,9 @@ def test_a_rank_shares_what_is_claimed(run: RunDir) -> None:
     assert not is_locked(run.path)
 
 
-def test_a_copy_of_a_run_is_not_claimed(run: RunDir, child: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_a_copy_of_a_run_is_not_claimed(
+    run: RunDir, child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
     path = take_claim(run.path)
     assert path is not None
     transfer_claim(path, child.pid)
@@ -97,8 +99,12 @@ def test_a_copy_of_a_run_is_not_claimed(run: RunDir, child: subprocess.Popen[byt
     assert take_claim(copy) is not None
 
 
-@pytest.mark.parametrize("target", ["x", "pid=1 started=0 folder=0 host=", f"pid={10**17} started=1 folder=1 host=far"])
-def test_a_claim_that_names_no_process_of_this_machine_is_passed_over(run: RunDir, target: str) -> None:
+@pytest.mark.parametrize(
+    "target", ["x", "pid=1 started=0 folder=0 host=", f"pid={10**17} started=1 folder=1 host=far"]
+)
+def test_a_claim_that_names_no_process_of_this_machine_is_passed_over(
+    run: RunDir, target: str
+) -> None:
     (run.path / "claim.7").symlink_to(target)
     (run.path / "claim.8").touch()
     assert not is_claimed(run.path)

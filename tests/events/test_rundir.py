@@ -1,4 +1,6 @@
-"""Run directories: how their processes are ended, and where the training thread is, seen from outside."""
+"""Run directories: how their processes are ended, and where the training thread is,
+seen from outside.
+"""
 
 import fcntl
 import os
@@ -58,7 +60,9 @@ def test_a_run_whose_starter_has_died_before_it_trained_is_gone(new_run: NewRun)
         ({"host": ""}, "remote"),
     ],
 )
-def test_what_can_be_no_process_of_this_machine_is_none(tmp_path: Path, fact: dict[str, object], life: str) -> None:
+def test_what_can_be_no_process_of_this_machine_is_none(
+    tmp_path: Path, fact: dict[str, object], life: str
+) -> None:
     run = RunDir.create(tmp_path, "toy")
     run.sign_process()
     run.sign(**fact)
@@ -77,9 +81,13 @@ def test_a_run_whose_launcher_was_killed_lives_as_long_as_a_rank_holds_it(tmp_pa
     assert run.life() == "gone"
 
 
-def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_one_second_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn = iter(["c5f6", "c5f6", "c5f6", "0a1b"])
-    monkeypatch.setattr("hookflow.events.rundir.os.urandom", lambda length: bytes.fromhex(next(drawn)))
+    monkeypatch.setattr(
+        "hookflow.events.rundir.os.urandom", lambda length: bytes.fromhex(next(drawn))
+    )
     monkeypatch.setattr("hookflow.events.rundir.time.strftime", lambda form: "20261122-212129")
     names = [RunDir.create(tmp_path, "toy").path.name for _ in range(2)]
     assert names == ["20261122-212129-c5f6", "20261122-212129-0a1b"]
@@ -87,7 +95,11 @@ def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path, monkey
 
 def test_runs_are_listed_newest_first_also_those_of_one_second(tmp_path: Path) -> None:
     names = {"20261122-212129-000b": 0.1, "20261122-212129-000c": 0.3, "20261122-212129-000a": 0.2}
-    for name, created in {**names, "20260101-000000-aaaa": 0.9, "20270201-000000-aaaa": 0.0}.items():
+    for name, created in {
+        **names,
+        "20260101-000000-aaaa": 0.9,
+        "20270201-000000-aaaa": 0.0,
+    }.items():
         run = RunDir(tmp_path / "toy" / name)
         run.path.mkdir(parents=True)
         run.sign(created=1795382489 + created)
@@ -113,7 +125,8 @@ DEAF = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
+child = subprocess.Popen(sleeping, start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(600)
 """
@@ -124,13 +137,17 @@ Start = Callable[[str], tuple[RunDir, subprocess.Popen[bytes], IO[bytes]]]
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Start]:
-    """Return a function that starts a process, signs a run for it, and returns both with what it prints."""
+    """Return a function that starts a process, signs a run for it,
+    and returns both with what it prints.
+    """
     printing: list[IO[bytes]] = []
 
     def start(source: str) -> tuple[RunDir, subprocess.Popen[bytes], IO[bytes]]:
         run = RunDir.create(tmp_path, "toy")
         locks = claim(run)
-        started = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, pass_fds=locks)
+        started = subprocess.Popen(
+            [sys.executable, "-c", source], stdout=subprocess.PIPE, pass_fds=locks
+        )
         release(locks)
         assert started.stdout is not None
         printing.append(started.stdout)
@@ -142,7 +159,9 @@ def process(tmp_path: Path) -> Iterator[Start]:
         out.close()
 
 
-def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_signal_ends_a_run_that_listens(
+    process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         commands,
         "STOP_SIGNALS",
@@ -154,7 +173,10 @@ def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: 
 
     def say(text: str) -> None:
         if texts:
-            assert out.readline() in (b"heard\n", b""), "a signal that comes before the last one was heard is lost"
+            assert out.readline() in (
+                b"heard\n",
+                b"",
+            ), "a signal that comes before the last one was heard is lost"
         texts.append(text)
 
     assert commands.stop_now(run, say)
@@ -163,9 +185,13 @@ def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: 
     assert texts == [*sent, "the process has ended"]
 
 
-def test_a_deaf_one_is_killed_with_those_it_has_started(process: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deaf_one_is_killed_with_those_it_has_started(
+    process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     *asked, killed = (number for number, _ in commands.STOP_SIGNALS)
-    monkeypatch.setattr(commands, "STOP_SIGNALS", [*((number, 0.1) for number in asked), (killed, LIMIT)])
+    monkeypatch.setattr(
+        commands, "STOP_SIGNALS", [*((number, 0.1) for number in asked), (killed, LIMIT)]
+    )
     run, started, out = process(DEAF)
     child = out.readline()
     assert commands.stop_now(run, lambda _: None)
@@ -174,7 +200,9 @@ def test_a_deaf_one_is_killed_with_those_it_has_started(process: Start, monkeypa
 
 
 @pytest.mark.parametrize("how", ["a copy", "of a run that is over"])
-def test_a_process_that_does_not_hold_the_lock_is_left_alone(process: Start, tmp_path: Path, how: str) -> None:
+def test_a_process_that_does_not_hold_the_lock_is_left_alone(
+    process: Start, tmp_path: Path, how: str
+) -> None:
     run, started, out = process(HEARS)
     assert out.readline() == b"ready\n"
     other = RunDir(tmp_path / "toy" / "other")
@@ -188,7 +216,8 @@ def test_a_process_that_does_not_hold_the_lock_is_left_alone(process: Start, tmp
     texts: list[str] = []
     assert not commands.stop_now(other, texts.append)
     assert texts == [
-        f"process {started.pid}, which run.json names, does not hold the lock of this run: it is left alone"
+        f"process {started.pid}, which run.json names, does not hold the lock of this run: it is"
+        " left alone"
     ]
     assert started.poll() is None
     started.kill()
@@ -214,7 +243,9 @@ def test_the_training_thread_is_seen_from_outside(tmp_path: Path) -> None:
     assert now.read_current_binding(path) == (5, pytest.approx(1000, abs=60))
     imports = "from pathlib import Path; from hookflow.events import now"
     script = f"{imports}; print(now.read_current_binding(Path({str(path)!r}))[0])"
-    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "5\n", "by another process, too"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "5\n", (
+        "by another process, too"
+    )
 
 
 @pytest.mark.usefixtures("kind")
@@ -237,7 +268,9 @@ def shares(folder: Path) -> int:
 
 @LINUX
 @pytest.mark.parametrize("closed", [True, False])
-def test_the_memory_cannot_be_truncated_and_goes_without_a_trace(tmp_path: Path, closed: bool) -> None:
+def test_the_memory_cannot_be_truncated_and_goes_without_a_trace(
+    tmp_path: Path, closed: bool
+) -> None:
     path = tmp_path / "now.bin"
     shared = now.NowMemory(path)
     assert shares(tmp_path) == 2, "the file, and mmap's own of it"
@@ -269,7 +302,9 @@ def test_a_copied_run_directory_shows_nothing(tmp_path: Path) -> None:
     del shared
 
 
-@pytest.mark.parametrize("kind", ["none", "dangling", "fifo", "device", "link to a fifo", "folder", "file", "long"])
+@pytest.mark.parametrize(
+    "kind", ["none", "dangling", "fifo", "device", "link to a fifo", "folder", "file", "long"]
+)
 def test_whatever_else_there_is_does_no_harm(tmp_path: Path, kind: str) -> None:
     path, fifo = tmp_path / "now.bin", tmp_path / "fifo"
     os.mkfifo(fifo)  # whoever opens it would wait; whoever reads /dev/zero would never end

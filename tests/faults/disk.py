@@ -1,7 +1,9 @@
-"""A disk that misbehaves below one folder: each operation that changes it is counted, and may be made to fail or hang.
+"""A disk that misbehaves below one folder: each operation that changes it is counted, and may be
+made to fail or hang.
 
-That is done where Python calls the system, in this process: opening a file to write, each write, fsync, and whatever
-makes, renames, links or removes something. So every operation of a run can be struck in turn, on any machine.
+That is done where Python calls the system, in this process: opening a file to write, each write,
+fsync, and whatever makes, renames, links or removes something. So every operation of a run can be
+struck in turn, on any machine.
 """
 
 import errno
@@ -25,11 +27,16 @@ def full(operation: str) -> None:
 
 
 class Disk:
-    """Whatever is below `folder`. `strike` is called before each operation from `begin` on: its number, counted from 1,
-    or a pattern that it matches first; "" for never."""
+    """Whatever is below `folder`. `strike` is called before each operation from `begin` on: its
+    number, counted from 1, or a pattern that it matches first; "" for never.
+    """
 
     def __init__(
-        self, folder: Path, patch: pytest.MonkeyPatch, begin: int | str = "", strike: Callable[[str], None] = full
+        self,
+        folder: Path,
+        patch: pytest.MonkeyPatch,
+        begin: int | str = "",
+        strike: Callable[[str], None] = full,
     ) -> None:
         self.folder = str(folder.absolute())
         self.operations: list[str] = []
@@ -60,13 +67,17 @@ class Disk:
 
     @property
     def turns(self) -> list[int]:
-        """Return the numbers of the operations, of several like one another in a row the first and the last."""
+        """Return the numbers of the operations, of several like one another
+        in a row the first and the last.
+        """
         known = ["", *self.operations, ""]
         return [k for k, now in enumerate(known) if now and not known[k - 1] == now == known[k + 1]]
 
     def has(self, path: Any) -> bool:
         """Say whether a path is below the folder."""
-        return isinstance(path, str | os.PathLike) and str(Path(path).absolute()).startswith(f"{self.folder}/")
+        return isinstance(path, str | os.PathLike) and str(Path(path).absolute()).startswith(
+            f"{self.folder}/"
+        )
 
     def open(self, file: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
         """Open a file; of one that is written each write is noted."""

@@ -1,4 +1,6 @@
-"""A clock that is set back, and processes that stand still: nothing of the run is lost, and it is told."""
+"""A clock that is set back, and processes that stand still:
+nothing of the run is lost, and it is told.
+"""
 
 import os
 import signal
@@ -29,10 +31,16 @@ EACH = 'hooks.each={use="./kill_hooks.py:each", points=["after_train_iter"]}'
 
 
 @pytest.mark.parametrize(
-    ("by", "expected"), [(-HOUR, "set back by 3600 s"), (HOUR, "set forward by 3600 s, or the machine slept")]
+    ("by", "expected"),
+    [(-HOUR, "set back by 3600 s"), (HOUR, "set forward by 3600 s, or the machine slept")],
 )
 def test_a_clock_that_is_set_while_a_run_trains(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: float, expected: str
+    new_run: NewRun,
+    train_here: Train,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    by: float,
+    expected: str,
 ) -> None:
     mark = tmp_path / "mark"
     alone = new_run(EACH)
@@ -68,7 +76,17 @@ def test_a_clock_that_is_set_while_a_run_trains(
 def test_a_clock_that_is_set_after_the_last_frame_makes_no_run_longer() -> None:
     state = RunState()
     state.apply(read_record('{"k":"run","t":1000.0,"it":0,"ep":0}'))
-    state.apply({"k": "message", "t": 1010.0 + HOUR, "it": 0, "ep": 0, "level": "info", "source": "a", "text": ""})
+    state.apply(
+        {
+            "k": "message",
+            "t": 1010.0 + HOUR,
+            "it": 0,
+            "ep": 0,
+            "level": "info",
+            "source": "a",
+            "text": "",
+        }
+    )
     end = {"status": "finished", "exit": 0, "reason": "", "seconds": 14.0}
     state.apply({"k": "end", "t": 1012.0 + HOUR, "it": 3, "ep": 0, **end})  # type: ignore[arg-type,typeddict-item]
     assert state.elapsed == 14.0
@@ -105,12 +123,16 @@ def test_a_run_whose_process_seems_to_have_started_at_another_time_lives(tmp_pat
     run.sign(process_started=run.describe()["process_started"] + HOUR)
     assert run.life() == "gone", "another process has the pid by now"
     locks = claim(run)
-    assert run.life() == "alive", "it holds the lock: the system reckons its start by the clock that was set"
+    assert run.life() == "alive", (
+        "it holds the lock: the system reckons its start by the clock that was set"
+    )
     release(locks)
 
 
 def told(run: RunDir, seconds: float) -> tuple[str, str]:
-    """Return what somebody who watches the run is told so many seconds after the training was last seen to get on."""
+    """Return what somebody who watches the run is told so many seconds after the
+    training was last seen to get on.
+    """
     live = LogFollower(run)
     live.read_all()
     return StallWatch(run, live).look(live.state.moved + seconds) or ("", "")
@@ -120,7 +142,9 @@ def stopped(pid: int) -> bool:
     return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
-def test_a_training_that_is_stopped_goes_on(undisturbed: Trained, new_run: NewRun, tmp_path: Path) -> None:
+def test_a_training_that_is_stopped_goes_on(
+    undisturbed: Trained, new_run: NewRun, tmp_path: Path
+) -> None:
     mark = tmp_path / "mark"
     waits = f'hooks.waits={{use="./process_hooks.py:Waits", args={{mark="{mark}"}}}}'
     run = new_run(EACH, waits)
@@ -153,13 +177,17 @@ def test_a_data_worker_that_is_killed_ends_the_run_which_is_resumed(
 ) -> None:
     run = struck(new_run, tmp_path, signal.SIGKILL)
     assert Training(run).wait() == 1
-    assert "was killed by SIGKILL (signal 9): probably this machine was out of memory" in str(records(run, "end"))
+    assert "was killed by SIGKILL (signal 9): probably this machine was out of memory" in str(
+        records(run, "end")
+    )
     assert Training(run, resume=True).wait() == 0
     assert_same_end(undisturbed(EACH, over("Clouds")), run)
     assert_each_once(run, "each", until=15)
 
 
-def test_a_data_worker_that_is_stopped_is_waited_for(undisturbed: Trained, new_run: NewRun, tmp_path: Path) -> None:
+def test_a_data_worker_that_is_stopped_is_waited_for(
+    undisturbed: Trained, new_run: NewRun, tmp_path: Path
+) -> None:
     run = struck(new_run, tmp_path, signal.SIGSTOP)
     training = Training(run)
     wait_for((tmp_path / "mark").exists)
@@ -168,10 +196,14 @@ def test_a_data_worker_that_is_stopped_is_waited_for(undisturbed: Trained, new_r
 
     def stands_still() -> bool:
         frames = [(frame["it"], frame["bi"], frame["samples"]) for frame in records(run, "frame")]
-        return len(frames) > 3 and len({frame[:2] for frame in frames[-3:]}) == 1 and not frames[-1][2]
+        return (
+            len(frames) > 3 and len({frame[:2] for frame in frames[-3:]}) == 1 and not frames[-1][2]
+        )
 
     def is_told() -> bool:
-        """Say whether the stall is told; it may be told sooner, of a start that takes its time, and then of a hook."""
+        """Say whether the stall is told; it may be told sooner, of a start that takes its time,
+        and then of a hook.
+        """
         condition, sentence = told(run, 3600)
         return (condition, sentence.partition(", ")[2]) == ("stalled", "not inside a hook")
 

@@ -1,4 +1,6 @@
-"""What hookflow prints to goes away, at any time or before it starts: no run ends for that, and nothing is raised."""
+"""What hookflow prints to goes away, at any time or before it starts: no run ends for that,
+and nothing is raised.
+"""
 
 import shlex
 import signal
@@ -41,7 +43,9 @@ WAYS = (">&-", "<&- >&- 2>&-", ">/dev/full", "| true", "| head -c 1 >/dev/null",
 
 
 def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        ["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
 
 
 @pytest.mark.parametrize("way", [pytest.param(">&-", marks=pytest.mark.long), "<&- >&- 2>&-"])
@@ -57,7 +61,9 @@ def test_a_run_whose_streams_are_closed_from_the_start(tmp_path: Path, way: str)
     ("options", "full"),
     [("--in-process", ["stderr"]), ("--ui=plain", ["stdout"]), ("--ui=none", ["stdout", "stderr"])],
 )
-def test_what_went_wrong_is_recorded_where_none_can_print(tmp_path: Path, options: str, full: list[str]) -> None:
+def test_what_went_wrong_is_recorded_where_none_can_print(
+    tmp_path: Path, options: str, full: list[str]
+) -> None:
     closes = '--set=hooks.closes={use="./process_hooks.py:ClosesOutput"}'
     with Path("/dev/full").open("w") as nowhere, (tmp_path / "printed").open("w") as printed:
         streams = {name: nowhere if name in full else printed for name in ("stdout", "stderr")}
@@ -65,7 +71,11 @@ def test_what_went_wrong_is_recorded_where_none_can_print(tmp_path: Path, option
     assert (code, "Traceback" in (tmp_path / "printed").read_text()) == (1, False)
     run = only_run(tmp_path)
     (error,), (end,) = records(run, "error"), records(run, "end")
-    assert (error["hook"], error["text"], end["reason"]) == ("closes", "of mine", "ValueError: of mine")
+    assert (error["hook"], error["text"], end["reason"]) == (
+        "closes",
+        "of mine",
+        "ValueError: of mine",
+    )
 
 
 def test_a_terminal_that_is_gone_ends_the_dashboard_and_not_the_run(tmp_path: Path) -> None:
@@ -88,7 +98,9 @@ def test_every_command_whose_output_goes_nowhere(tmp_path: Path) -> None:
     first = only_run(tmp_path).id
     for command in COMMANDS:
         for way in WAYS:
-            done = shell(f"set -o pipefail; {HOOKFLOW} {command.replace('latest', first)} {way}", tmp_path)
+            done = shell(
+                f"set -o pipefail; {HOOKFLOW} {command.replace('latest', first)} {way}", tmp_path
+            )
             assert done.returncode in (0, 1, 2), (command, way, done)
             assert "Traceback" not in done.stderr, (command, way, done)
             assert "Exception ignored" not in done.stderr, (command, way, done)
@@ -102,4 +114,6 @@ def test_a_reader_that_goes_away_at_any_line(tmp_path: Path) -> None:
         done = shell(f"{HOOKFLOW} {RUN} --ui plain | head -{lines}", folder)
         assert done.stderr == ""
         run = only_run(folder)
-        assert records(run, "end")[0]["status"] == "finished", "the viewer waits for it, and so does the pipe"
+        assert records(run, "end")[0]["status"] == "finished", (
+            "the viewer waits for it, and so does the pipe"
+        )

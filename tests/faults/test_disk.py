@@ -1,4 +1,6 @@
-"""A disk that is full, slow or hangs, a run directory that is moved: no checkpoint is lost, and it is told."""
+"""A disk that is full, slow or hangs, a run directory that is moved:
+no checkpoint is lost, and it is told.
+"""
 
 import errno
 import io
@@ -30,7 +32,8 @@ from tests.monitor.fake_run import make
 from tests.runner.same import assert_same, assert_same_end, final_state
 from tests.support.processes import Training
 
-TOLD = ("No space left on device", "unexpected pos")  # the second is PyTorch's word for a file that does not grow
+# The second is PyTorch's word for a file that does not grow.
+TOLD = ("No space left on device", "unexpected pos")
 SHORT = "run.max_epochs=2"
 WRITES = [
     r"open run\.json",
@@ -52,7 +55,9 @@ def followed(run: RunDir) -> str:
 
 
 def resumed_with_room(run: RunDir, alone: RunDir, train: Callable[..., int]) -> None:
-    """Look whether no checkpoint has been harmed, and the run ends as the one that was left alone."""
+    """Look whether no checkpoint has been harmed,
+    and the run ends as the one that was left alone.
+    """
     store = CheckpointStore(run.checkpoints)
     assert not [path for path in store.all() if find_damage(path)], "whole or absent"
     assert train(run, resume=True) == 0
@@ -60,14 +65,19 @@ def resumed_with_room(run: RunDir, alone: RunDir, train: Callable[..., int]) -> 
     assert_same(final_state(alone), final_state(run))
 
 
-def fill(run: RunDir, begin: int | str, train_here: Train, printed: pytest.CaptureFixture[str]) -> bool:
+def fill(
+    run: RunDir, begin: int | str, train_here: Train, printed: pytest.CaptureFixture[str]
+) -> bool:
     """Train on a disk that is full from there on; return whether it was struck."""
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(run.path, patch, begin)
         code = train_here(run)
     if disk.begun:
-        reported = printed.readouterr().err + "".join(str(end["reason"]) for end in records(run, "end"))
-        signs_off = records(run, "end") and all("run.json" in now for now in disk.struck)  # the run was over by then
+        reported = printed.readouterr().err + "".join(
+            str(end["reason"]) for end in records(run, "end")
+        )
+        # The run was over by then.
+        signs_off = records(run, "end") and all("run.json" in now for now in disk.struck)
         assert signs_off or any(words in reported for words in TOLD), disk.operations[-1]
         assert code == 1 or records(run, "checkpoint") or "event log" in reported, (
             "it ends, or has lost of its log alone"
@@ -85,7 +95,9 @@ def test_a_disk_that_is_full_from_a_write_on(
 
 
 @pytest.mark.long
-def test_a_disk_full_from_each_write_on(new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_full_from_each_write_on(
+    new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
+) -> None:
     alone = new_run(SHORT)
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(alone.path, patch)
@@ -99,7 +111,9 @@ def test_a_disk_full_from_each_write_on(new_run: NewRun, train_here: Train, capf
     print(f"full at {struck} writes of {len(disk.operations)}")
 
 
-def test_a_disk_that_takes_no_end_is_told_by_who_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_takes_no_end_is_told_by_who_started_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make(tmp_path, upto=30)
     usage, lost = shutil.disk_usage(tmp_path), " lost       exited with code 1 and no end record"
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
@@ -119,7 +133,9 @@ def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
     seen: list[str] = []
 
     def waits() -> bool:
-        return any(frame["stage"] == "save" and frame["it"] == 10 for frame in records(run, "frame"))
+        return any(
+            frame["stage"] == "save" and frame["it"] == 10 for frame in records(run, "frame")
+        )
 
     def hang(operation: str) -> None:
         if threading.current_thread().name == "hookflow-checkpoint" and not seen:
@@ -127,12 +143,16 @@ def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
             live = LogFollower(run)
             live.read_all()
             seen.append(
-                assess_health(live.state, "alive", live.state.moved + 60, live.plan, {0: (NO_BINDING, 60.0)}).sentence
+                assess_health(
+                    live.state, "alive", live.state.moved + 60, live.plan, {0: (NO_BINDING, 60.0)}
+                ).sentence
             )
 
     Disk(run.path, monkeypatch, AT_FIRST, hang)
     assert train_here(run) == 0
-    assert seen == ["no progress for 60 s, waiting for the disk"], "five iterations on, before the next one is saved"
+    assert seen == ["no progress for 60 s, waiting for the disk"], (
+        "five iterations on, before the next one is saved"
+    )
     assert [saved["it"] for saved in records(run, "checkpoint")] == [5, 10, 15]
     assert_same_end(left_alone, run)
 
@@ -152,7 +172,8 @@ def test_two_signals_end_a_run_whose_disk_never_answers(
     def hang(operation: str) -> None:
         if sent.acquire(blocking=False):
             os.kill(os.getpid(), signal.SIGTERM)
-            wait_for(lambda: asked_to_stop() is not None)  # of two at once, one may reach a thread that nobody wakes
+            # Of two at once, one may reach a thread that nobody wakes.
+            wait_for(lambda: asked_to_stop() is not None)
             os.kill(os.getpid(), signal.SIGINT)
         if threading.current_thread().name in THREADS and not answered.wait(60):
             answered.set()
@@ -160,7 +181,9 @@ def test_two_signals_end_a_run_whose_disk_never_answers(
     with monkeypatch.context() as patch:
         Disk(run.path, patch, AT_FIRST, hang)
         assert train_here(run) == 143
-        assert "the disk does not answer; the end of the event log is lost" in capfd.readouterr().err
+        assert (
+            "the disk does not answer; the end of the event log is lost" in capfd.readouterr().err
+        )
         answered.set()
         for thread in [each for each in threading.enumerate() if each.name in THREADS]:
             thread.join(60)
@@ -168,16 +191,29 @@ def test_two_signals_end_a_run_whose_disk_never_answers(
     assert_same_end(left_alone, run)
 
 
-DATA = [f'data.{split}={{use="./data_loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
+DATA = [
+    f'data.{split}={{use="./data_loaders.py:Clouds", loader={{batch_size=8}}}}'
+    for split in ("train", "val")
+]
 
 
 def slow(hook: str, seconds: float) -> str:
-    return f'hooks.{hook.lower()}={{use="./checkpoint_hooks.py:{hook}", args={{seconds={seconds}}}}}'
+    return (
+        f'hooks.{hook.lower()}={{use="./checkpoint_hooks.py:{hook}", args={{seconds={seconds}}}}}'
+    )
 
 
 @pytest.mark.long
-def test_the_other_ranks_wait_longer_than_a_collective_for_the_disk_of_rank_0(new_run: NewRun) -> None:
-    overrides = [slow("SlowDisk", 3.0), slow("SlowReads", 3.0), *DATA, "distributed.timeout=1", 'run.device="cpu"']
+def test_the_other_ranks_wait_longer_than_a_collective_for_the_disk_of_rank_0(
+    new_run: NewRun,
+) -> None:
+    overrides = [
+        slow("SlowDisk", 3.0),
+        slow("SlowReads", 3.0),
+        *DATA,
+        "distributed.timeout=1",
+        'run.device="cpu"',
+    ]
     run = new_run(*overrides, "run.max_epochs=2")
     assert carry_out(run, 2) == [0, 0], printed(run, 1)
     assert [saved["it"] for saved in records(run, "checkpoint")] == [5, 10]
@@ -189,26 +225,41 @@ def test_the_other_ranks_wait_longer_than_a_collective_for_the_disk_of_rank_0(ne
 def is_pending(training: Training) -> bool:
     """Return whether a signal waits for the process to take it."""
     status = Path(f"/proc/{training.process.pid}/status").read_text()
-    return any(int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd")))
+    return any(
+        int(line.split()[1], 16)
+        for line in status.splitlines()
+        if line.startswith(("SigPnd", "ShdPnd"))
+    )
 
 
-def test_ranks_whose_disk_never_answers_are_reported_and_leave_at_two_signals(new_run: NewRun) -> None:
+def test_ranks_whose_disk_never_answers_are_reported_and_leave_at_two_signals(
+    new_run: NewRun,
+) -> None:
     run = new_run(slow("SlowDisk", 600.0), *DATA, 'run.device="cpu"')
     with Ranks(run, 2) as ranks:
-        wait_for(lambda: any(frame["stage"] == "save" and frame["it"] == 10 for frame in records(run, "frame")))
+        wait_for(
+            lambda: any(
+                frame["stage"] == "save" and frame["it"] == 10 for frame in records(run, "frame")
+            )
+        )
         live = LogFollower(run)
         live.read_all()
-        health = assess_health(live.state, "alive", live.state.moved + 60, live.plan, {0: (NO_BINDING, 60.0)})
+        health = assess_health(
+            live.state, "alive", live.state.moved + 60, live.plan, {0: (NO_BINDING, 60.0)}
+        )
         assert health.sentence == "no progress for 60 s, waiting for the disk"
         for training in ranks.trainings:
             training.signal(signal.SIGTERM)
-        # of two signals that are pending, Python handles SIGINT first, which would then not be the second
+        # of two signals that are pending, Python handles SIGINT first, which would then not be the
+        # second
         wait_for(lambda: not any(map(is_pending, ranks.trainings)))
         for training in ranks.trainings:
             training.signal(signal.SIGINT)
         first, other = ranks.wait()
         assert first == 143
-        assert other in (143, 130), "it may have waited in C, heard SIGINT first, and then lost the first rank"
+        assert other in (143, 130), (
+            "it may have waited in C, heard SIGINT first, and then lost the first rank"
+        )
     assert not CheckpointStore(run.checkpoints).all()
 
 
@@ -234,12 +285,17 @@ def test_a_moved_directory_is_resumed_so(
 
 
 @pytest.mark.usefixtures("written_at_once")
-def test_a_deleted_run_directory_is_told_by_who_started_it(trained: Trained, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_deleted_run_directory_is_told_by_who_started_it(
+    trained: Trained, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = trained(RELOCATES % "", code=1)
     assert "the run directory is gone: it was moved or deleted" in capfd.readouterr().err
     assert not run.path.exists()
     shown = followed(run)
-    assert "exited with code 1 and no end record: its run directory is gone: it was moved or deleted\n" in shown
+    assert (
+        "exited with code 1 and no end record: its run directory is gone: it was moved or deleted\n"
+        in shown
+    )
     assert "hookflow watch" not in shown, "there is nothing to look at"
 
 
@@ -267,7 +323,9 @@ def test_who_watches_tells_where_a_run_directory_was_moved(tmp_path: Path, start
     assert out.getvalue().endswith(f"  the run goes on; watch it: hookflow watch {moved}\n")
 
 
-def test_a_file_system_that_was_made_read_only_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_was_made_read_only_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make(tmp_path, upto=30)
     run.sign_process()
     run.sign(process_started=1.0)
@@ -291,11 +349,16 @@ def test_a_run_directory_that_is_made_read_only(
     with pytest.MonkeyPatch.context() as patch:
         Disk(run.path, patch, r"fsync .*it00000010.*/model\.pt", read_only)
         assert train_here(run) == 1
-    assert "the checkpoint of iteration 10 could not be saved: [Errno 30] Read-only" in capfd.readouterr().err
+    assert (
+        "the checkpoint of iteration 10 could not be saved: [Errno 30] Read-only"
+        in capfd.readouterr().err
+    )
     resumed_with_room(run, undisturbed(SHORT), train_here)
 
 
-def test_it_cannot_be_written_at_first(new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_cannot_be_written_at_first(
+    new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = new_run()
     with pytest.MonkeyPatch.context() as patch:
         Disk(run.path, patch, 1, read_only)

@@ -1,4 +1,6 @@
-"""A power cut leaves what was flushed to the disk: a checkpoint that stands can be resumed, with its whole log."""
+"""A power cut leaves what was flushed to the disk: a checkpoint that stands can be resumed,
+with its whole log.
+"""
 
 import os
 import stat
@@ -24,12 +26,15 @@ EACH = (
 
 
 class Disk:
-    """What a disk holds of the folder `runs`, at worst: of a file its bytes at the last fsync, of a folder the names.
+    """What a disk holds of the folder `runs`, at worst: of a file its bytes at the last fsync, of a
+    folder the names.
 
     A file that was renamed is gone, or the older one is back, until its folder has been flushed.
     """
 
-    def __init__(self, root: Path, cuts: Path, monkeypatch: pytest.MonkeyPatch, moments: Collection[int]) -> None:
+    def __init__(
+        self, root: Path, cuts: Path, monkeypatch: pytest.MonkeyPatch, moments: Collection[int]
+    ) -> None:
         self.root, self.cuts, self.moments = root, cuts, moments
         self.bytes: dict[int, bytes] = {}
         self.names: dict[int, list[tuple[str, int, str]]] = {}
@@ -53,8 +58,14 @@ class Disk:
         result = os.fstat(descriptor)
         if stat.S_ISDIR(result.st_mode):
             entries = [*os.scandir(descriptor)]
-            links = {each.name: os.readlink(each.name, dir_fd=descriptor) for each in entries if each.is_symlink()}
-            self.names[result.st_ino] = [(each.name, each.inode(), links.get(each.name, "")) for each in entries]
+            links = {
+                each.name: os.readlink(each.name, dir_fd=descriptor)
+                for each in entries
+                if each.is_symlink()
+            }
+            self.names[result.st_ino] = [
+                (each.name, each.inode(), links.get(each.name, "")) for each in entries
+            ]
         else:
             self.bytes[result.st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
 
@@ -75,7 +86,9 @@ def test_what_stands_after_a_power_cut_is_resumed_with_its_whole_log(
     new_run: NewRun, train_here: Train, tmp_path: Path, seed: int, moments: int
 ) -> None:
     def operations(run: RunDir, cuts: Collection[int]) -> int:
-        """Train a run whose disk is looked at after so many operations; return how many there were."""
+        """Train a run whose disk is looked at after so many operations;
+        return how many there were.
+        """
         with pytest.MonkeyPatch.context() as patch:
             disk = Disk(run.path.parents[1], tmp_path / "cuts", patch, cuts)
             assert train_here(run) == 0
@@ -101,13 +114,18 @@ def test_what_stands_after_a_power_cut_is_resumed_with_its_whole_log(
     assert resumed > moments / 2
 
 
-def test_a_log_that_is_behind_its_checkpoint_is_reported(trained: Trained, train_here: Train) -> None:
+def test_a_log_that_is_behind_its_checkpoint_is_reported(
+    trained: Trained, train_here: Train
+) -> None:
     run_dir = trained(*EACH, "run.max_epochs=1")
     lines = run_dir.events.read_bytes().splitlines(keepends=True)
-    run_dir.events.write_bytes(b"".join(lines[: next(k for k, line in enumerate(lines) if b'"scalars"' in line)]))
+    run_dir.events.write_bytes(
+        b"".join(lines[: next(k for k, line in enumerate(lines) if b'"scalars"' in line)])
+    )
     assert train_here(run_dir, resume=True) == 0
     (text,) = [text for text in messages(run_dir, "warn") if "the event log ends" in text]
-    assert text == (
-        "the event log ends before the checkpoint's iteration 5: what was recorded between its end and the checkpoint "
-        "is lost, as after a power cut"
+    assert (
+        text
+        == "the event log ends before the checkpoint's iteration 5: what was recorded between its"
+        " end and the checkpoint is lost, as after a power cut"
     )

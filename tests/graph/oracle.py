@@ -1,7 +1,8 @@
-"""What `docs/explanation/graph.md` says of order, done plainly: by rules, over and over, until nothing new follows.
+"""What `docs/explanation/graph.md` says of order, done plainly: by rules, over and over, until
+nothing new follows.
 
-It knows nothing of how `hookflow.graph` goes about it. A place is a hook with one of its methods at one of the two
-points; what must hold is a set of pairs of places, from which more follows:
+It knows nothing of how `hookflow.graph` goes about it. A place is a hook with one of its methods at
+one of the two points; what must hold is a set of pairs of places, from which more follows:
 
 - if A is before B and B before C, then A is before C;
 - one around is entered before another exactly if it is left after it.
@@ -22,7 +23,10 @@ Pair = tuple[Place, Place]
 
 @dataclass(frozen=True)
 class Described:
-    """A hook as its author describes it. `near` are edges of one method alone, by the method's name."""
+    """A hook as its author describes it.
+
+    `near` are edges of one method alone, by the method's name.
+    """
 
     name: str
     methods: tuple[str, ...]
@@ -84,7 +88,8 @@ class Oracle:
                         yield place, other
 
     def _flows(self) -> set[Pair]:
-        """Return who writes what another one reads, unless that one writes it, and the first one reads it, too.
+        """Return who writes what another one reads, unless that one writes it, and the first one
+        reads it, too.
 
         To a second half that writes it, nothing is handed on.
         """
@@ -101,7 +106,8 @@ class Oracle:
         }
 
     def _phases(self) -> dict[Place, int]:
-        """Return the phase of each place: edges move a hook that wants less than those that it must stand beside.
+        """Return the phase of each place: edges move a hook that wants less than those that it must
+        stand beside.
 
         The second half of an around stands in the mirror of the first one's.
         """
@@ -110,27 +116,47 @@ class Oracle:
         plain = {place for place in self.places if place[1] == CLOSING and place[2] == "whole"}
         wanted = dict(phase)
         for place in plain:  # among plain methods alone: early ones pull those before them
-            wanted[place] = min([phase[place], *(phase[then] for then in plain if (place, then) in implied)], key=early)
-        inner = {p: 4 - wanted[p] if p in plain else wanted[p] for p in self.places if p[2] != "exit"}
+            wanted[place] = min(
+                [phase[place], *(phase[then] for then in plain if (place, then) in implied)],
+                key=early,
+            )
+        inner = {
+            p: 4 - wanted[p] if p in plain else wanted[p] for p in self.places if p[2] != "exit"
+        }
         within = self._within(implied)
-        pulled = {p: min([inner[p], *(inner[q] for q in inner if (p, q) in within and inner[q] < 2)]) for p in inner}
-        pushed = {p: max([pulled[p], *(pulled[q] for q in inner if (q, p) in within)]) for p in inner}
+        pulled = {
+            p: min([inner[p], *(inner[q] for q in inner if (p, q) in within and inner[q] < 2)])
+            for p in inner
+        }
+        pushed = {
+            p: max([pulled[p], *(pulled[q] for q in inner if (q, p) in within)]) for p in inner
+        }
         result = {p: 4 - depth if p in plain else depth for p, depth in pushed.items()}
         return result | {p: 4 - result[entry(p)] for p in self.places if p[2] == "exit"}
 
     def _within(self, implied: set[Pair]) -> set[Pair]:
-        """Return what lies further in than what, from both points: what is entered later, and what is left earlier."""
-        steps = {(entry(then), entry(first)) if first[1] == CLOSING else (first, then) for first, then in implied}
+        """Return what lies further in than what, from both points: what is entered later,
+        and what is left earlier.
+        """
+        steps = {
+            (entry(then), entry(first)) if first[1] == CLOSING else (first, then)
+            for first, then in implied
+        }
         while more := {(a, d) for a, b in steps for c, d in steps if b == c} - steps:
             steps |= more
         return steps
 
     def _own(self) -> set[Pair]:
-        """Return that arounds enclose the other methods of their hooks, where phase and edges leave that open."""
+        """Return that arounds enclose the other methods of their hooks,
+        where phase and edges leave that open.
+        """
         pairs = set()
         for first in self.places:
             for then in self.places:
-                own = first[:2] == then[:2] and (first[2], then[2]) in (("enter", "whole"), ("whole", "exit"))
+                own = first[:2] == then[:2] and (first[2], then[2]) in (
+                    ("enter", "whole"),
+                    ("whole", "exit"),
+                )
                 if own and self.phases[first] == self.phases[then]:
                     pairs.add((first, then))
         edges = self.stated | self.kept
@@ -140,7 +166,9 @@ class Oracle:
         return {(first, then) for first, then in pairs if (then, first) not in together}
 
     def _opening(self) -> list[Place]:
-        """Return who fires at the first point: what must come first does, then by phase, then as the file has it."""
+        """Return who fires at the first point: what must come first does, then by phase,
+        then as the file has it.
+        """
         rest = [place for place in self.places if place[1] == OPENING]
         fired: list[Place] = []
         while rest:
@@ -150,7 +178,9 @@ class Oracle:
         return fired
 
     def _closing(self, entered: list[Place]) -> list[Place]:
-        """Return who fires at the second point: arounds in reverse, each once no plain method of its phase can fire."""
+        """Return who fires at the second point: arounds in reverse,
+        each once no plain method of its phase can fire.
+        """
         rest = [place for place in self.places if place[1] == CLOSING]
         left = [leaving(place) for place in entered if place[2] == "enter"][::-1]
         fired: list[Place] = []
@@ -158,7 +188,9 @@ class Oracle:
             free = [p for p in rest if not any((q, p) in self.implied for q in rest)]
             waiting = [p for p in left if p in rest]
             free = [p for p in free if p[2] == "whole" or p == waiting[0]]
-            fired.append(min(free, key=lambda p: (self.phases[p], p[2] == "exit", self.places.index(p))))
+            fired.append(
+                min(free, key=lambda p: (self.phases[p], p[2] == "exit", self.places.index(p)))
+            )
             rest.remove(fired[-1])
         return fired
 
@@ -168,7 +200,8 @@ def with_own_state(hooks: list[Described]) -> list[Described]:
     read = {slot for hook in hooks for slot in hook.reads}
     owned = {hook.name: f"hook.{hook.name}" for hook in hooks}
     return [
-        replace(hook, writes=(*hook.writes, owned[hook.name])) if owned[hook.name] in read else hook for hook in hooks
+        replace(hook, writes=(*hook.writes, owned[hook.name])) if owned[hook.name] in read else hook
+        for hook in hooks
     ]
 
 
@@ -214,4 +247,6 @@ def consequences(edges: Iterable[Pair]) -> set[Pair]:
 
 
 def contradictory(known: set[Pair]) -> bool:
-    return any((then, first) in known for first, then in known) or any(first == then for first, then in known)
+    return any((then, first) in known for first, then in known) or any(
+        first == then for first, then in known
+    )

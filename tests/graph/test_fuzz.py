@@ -1,7 +1,8 @@
-"""Random graphs against a plain oracle: who fires when, what is refused, what `why` says, what is ambiguous.
+"""Random graphs against a plain oracle: who fires when, what is refused, what `why` says, what is
+ambiguous.
 
-The last two are held against all orders of the tables: what is told as decided no order of them turns, and what is told
-as the file's alone some order does.
+The last two are held against all orders of the tables: what is told as decided no order of them
+turns, and what is told as the file's alone some order does.
 """
 
 import json
@@ -60,24 +61,35 @@ def check_plan(hooks: list[Described]) -> Plan | None:
     for point in (OPENING, CLOSING):
         assert [place(binding) for binding in found.at(point)] == oracle.order[point], hooks
     assert {place(b): PHASES.index(b.phase) for b in found.bindings} == oracle.phases, hooks
-    kinds = {kind: [e for e in found.edges if e.kind == kind] for kind in ("file", "flow", "nesting")}
+    kinds = {
+        kind: [e for e in found.edges if e.kind == kind] for kind in ("file", "flow", "nesting")
+    }
     assert ends(found, *((e.first_id, e.then_id) for e in kinds["file"])) == oracle.stated, hooks
     assert ends(found, *((e.first_id, e.then_id) for e in kinds["flow"])) == oracle.kept, hooks
-    gone = ends(found, *((given.edge.first_id, given.edge.then_id) for given in found.dropped_edges))
+    gone = ends(
+        found, *((given.edge.first_id, given.edge.then_id) for given in found.dropped_edges)
+    )
     assert gone == oracle.contradicted | oracle.circular, hooks
-    sure = ends(found, *((e.first_id, e.then_id) for e in kinds["nesting"] if not e.loose and e.first != e.then))
+    sure = ends(
+        found,
+        *((e.first_id, e.then_id) for e in kinds["nesting"] if not e.loose and e.first != e.then),
+    )
     phases = {(item, two) for item, two in sure if oracle.phases[item] != oracle.phases[two]}
     assert sure - phases <= oracle.implied, hooks
     for seed in range(3):
         shuffled = compiled(hooks, seed)  # what can be satisfied is never refused
-        assert {place(b): b.phase for b in shuffled.bindings} == {place(b): b.phase for b in found.bindings}, hooks
+        assert {place(b): b.phase for b in shuffled.bindings} == {
+            place(b): b.phase for b in found.bindings
+        }, hooks
         at = {place(binding): binding.id for binding in shuffled.bindings}
         assert all(at[first] < at[then] for first, then in oracle.implied), hooks
     return found
 
 
 def turned(hooks: list[Described]) -> dict[frozenset[Place], bool]:
-    """Return of each two places of a point whether some order of the tables, and of each one's points, turns them."""
+    """Return of each two places of a point whether some order of the tables,
+    and of each one's points, turns them.
+    """
     seen: dict[frozenset[Place], set[Pair]] = {}
     other = [replace(hook, methods=hook.methods[::-1]) for hook in hooks]
     for listed in (*permutations(hooks), *permutations(other)):
@@ -102,17 +114,25 @@ def check_explanations(hooks: list[Described], found: Plan) -> None:
                 reasons[answer.first.id, answer.then.id] = answer.reason
                 loose = any(edge.loose for edge in answer.path)
                 if answer.first.phase == answer.then.phase or answer.reason != "edge":
-                    assert (answer.reason == "edge" and not loose) == (pair in implied), (answer, hooks)
+                    assert (answer.reason == "edge" and not loose) == (pair in implied), (
+                        answer,
+                        hooks,
+                    )
                 assert (answer.reason == "file" or loose) == turns[frozenset(pair)], (answer, hooks)
                 steps = ends(found, *((edge.first_id, edge.then_id) for edge in answer.path))
                 assert len(steps) == len(answer.path)
                 if answer.path:
-                    assert (answer.path[0].first_id, answer.path[-1].then_id) == (answer.first.id, answer.then.id)
+                    assert (answer.path[0].first_id, answer.path[-1].then_id) == (
+                        answer.first.id,
+                        answer.then.id,
+                    )
 
     def undecided(first: Binding, then: Binding) -> bool:
         own = ((item.half, PHASES.index(found.hook(item.hook).phase)) for item in (first, then))
         upper, lower = (4 - phase if half == "exit" else phase for half, phase in own)
-        return reasons[first.id, then.id] == "phase" and (first.phase == then.phase or upper >= lower)
+        return reasons[first.id, then.id] == "phase" and (
+            first.phase == then.phase or upper >= lower
+        )
 
     expected = set()
     for first in found.bindings:
@@ -120,10 +140,20 @@ def check_explanations(hooks: list[Described], found: Plan) -> None:
             clash = common(first.writes, then.reads) | common(then.writes, first.reads)
             clash |= common(first.writes, then.writes) - {"control"}
             clash = {slot for slot in clash if not within(slot, clash - {slot})}
-            apart = first.id < then.id and first.hook != then.hook and {first.half, then.half} != {"exit"}
-            if clash and apart and (turns[frozenset((place(first), place(then)))] or undecided(first, then)):
+            apart = (
+                first.id < then.id
+                and first.hook != then.hook
+                and {first.half, then.half} != {"exit"}
+            )
+            if (
+                clash
+                and apart
+                and (turns[frozenset((place(first), place(then)))] or undecided(first, then))
+            ):
                 expected.add((first.id, then.id, tuple(sorted(clash))))
-    assert {(item.first.id, item.then.id, item.slots) for item in find_ambiguities(found)} == expected, hooks
+    assert {
+        (item.first.id, item.then.id, item.slots) for item in find_ambiguities(found)
+    } == expected, hooks
 
 
 def fuzz(count: int, seed: int) -> None:

@@ -1,4 +1,6 @@
-"""Groups of hooks: an edge to one is an edge to each member; their mistakes; and their boxes in drawings."""
+"""Groups of hooks: an edge to one is an edge to each member; their mistakes;
+and their boxes in drawings.
+"""
 
 import json
 import random
@@ -73,10 +75,18 @@ def test_an_edge_to_a_group_equals_edges_to_each_member() -> None:
 
 
 def test_globs_names_and_optional_names_choose_members_and_what_is_off_is_none() -> None:
-    nodes = [node("last", after=["group:metrics"]), node("f1_b"), node("acc"), node("f1_a"), node("other")]
+    nodes = [
+        node("last", after=["group:metrics"]),
+        node("f1_b"),
+        node("acc"),
+        node("f1_a"),
+        node("other"),
+    ]
     found = grouped(nodes, disabled=["f1_off"], metrics=["f1*", "acc", "auc?", "q*?"])
     (group,) = found.groups
-    assert group == PlannedGroup("metrics", ("f1*", "acc", "auc?", "q*?"), ("f1_b", "acc", "f1_a"), group.where)
+    assert group == PlannedGroup(
+        "metrics", ("f1*", "acc", "auc?", "q*?"), ("f1_b", "acc", "f1_a"), group.where
+    )
     assert {(edge.first, edge.then, edge.group) for edge in found.edges} == {
         (member, "last", "metrics") for member in group.members
     }
@@ -95,23 +105,45 @@ A, B = node("alpha"), node("beta")
 @pytest.mark.parametrize(
     ("nodes", "entries", "words"),
     [
-        ([A, B], {"m": ["alhpa"]}, ['p.toml groups.m.hooks.0: group "m" has a hook "alhpa"', 'did you mean "alpha"?']),
-        ([A, B], {"m": ["alpha", "g*"]}, ['groups.m.hooks.1: group "m": the glob "g*" matches no hook', '"g*?"']),
+        (
+            [A, B],
+            {"m": ["alhpa"]},
+            ['p.toml groups.m.hooks.0: group "m" has a hook "alhpa"', 'did you mean "alpha"?'],
+        ),
+        (
+            [A, B],
+            {"m": ["alpha", "g*"]},
+            ['groups.m.hooks.1: group "m": the glob "g*" matches no hook', '"g*?"'],
+        ),
         ([A, B], {"m": ["alpha"], "n": ["group:m"]}, ["groups.n.hooks.0", "names another group"]),
         ([A, B], {"alpha": ["beta"]}, ["groups.alpha", 'both called "alpha"']),
-        ([A, node("b", after=["group:metric"])], {"metrics": ["alpha"]}, ["p.toml:1", 'did you mean "metrics"?']),
+        (
+            [A, node("b", after=["group:metric"])],
+            {"metrics": ["alpha"]},
+            ["p.toml:1", 'did you mean "metrics"?'],
+        ),
         ([A, node("b", after=["group:m"])], {}, ['the group "m"', "no groups"]),
-        ([A, node("b", before=["group:m"])], {"m": ["*"]}, ['hook "b"', 'group "m", of which it is a member']),
+        (
+            [A, node("b", before=["group:m"])],
+            {"m": ["*"]},
+            ['hook "b"', 'group "m", of which it is a member'],
+        ),
         ([A, node("b", requires=["group:m"])], {"m": ["alpha"]}, ["cannot be required"]),
         ([A, node("b", after=["group:m"], kind="class")], {}, ["stated by p.toml:1"]),
         (
             [node("alpha", after=["b"]), node("b", after=["group:m"])],
             {"m": ["alpha"]},
-            ["ordering cycle: alpha → b → alpha", '"alpha" before "b": p.toml:1 (group:m)', '"b" before "alpha"'],
+            [
+                "ordering cycle: alpha → b → alpha",
+                '"alpha" before "b": p.toml:1 (group:m)',
+                '"b" before "alpha"',
+            ],
         ),
     ],
 )
-def test_a_mistake_is_refused_at_its_place(nodes: list[Node], entries: dict[str, list[str]], words: list[str]) -> None:
+def test_a_mistake_is_refused_at_its_place(
+    nodes: list[Node], entries: dict[str, list[str]], words: list[str]
+) -> None:
     message = refused(*nodes, **entries)
     assert all(word in message for word in words), message
 
@@ -125,12 +157,20 @@ def test_one_warning_of_an_edge_to_a_group_that_meets_nobody_and_none_if_it_meet
     further = node("further", points=[("after_run", "whole")])
     met = grouped([far, B, node("b", after=["group:m"])], m=["far", "beta"])
     assert met.warnings == ()
-    (warning,) = grouped([far, further, node("b", after=["group:m"])], m=["far*", "further"]).warnings
+    (warning,) = grouped(
+        [far, further, node("b", after=["group:m"])], m=["far*", "further"]
+    ).warnings
     assert '"b" and "group:m" can never matter' in warning.message
 
 
 def test_what_fires_in_a_row_becomes_a_box_and_what_fires_in_between_parts_it() -> None:
-    nodes = [node("a"), node("b", reads=["x"]), node("between"), node("c", ["between"], writes=["y"]), node("d")]
+    nodes = [
+        node("a"),
+        node("b", reads=["x"]),
+        node("between"),
+        node("c", ["between"], writes=["y"]),
+        node("d"),
+    ]
     found = grouped([*nodes, node("end", after=["group:g"])], g=["a", "b", "c", "d"])
     assert order(found) == ["a", "b", "between", "c", "d", "end"]
     boxes = collapse_groups(found, found.groups)
@@ -139,7 +179,10 @@ def test_what_fires_in_a_row_becomes_a_box_and_what_fires_in_between_parts_it() 
     assert ids == [0, 2, 3, 5]
     assert {(edge.first_id, edge.then_id) for edge in boxes.edges} == {(0, 5), (2, 3), (3, 5)}
     assert [box.hook for box in boxes.collapsed] == ["group:g"] * 2
-    assert [[member.hook for member in box.members] for box in boxes.collapsed] == [["a", "b"], ["c", "d"]]
+    assert [[member.hook for member in box.members] for box in boxes.collapsed] == [
+        ["a", "b"],
+        ["c", "d"],
+    ]
     assert (boxes.bindings[0].reads, boxes.bindings[2].writes) == (("x",), ("y",))
 
 
@@ -150,7 +193,10 @@ def test_arounds_and_a_single_member_stay_as_they_are() -> None:
 
 def test_a_box_keeps_a_common_phase_and_trigger() -> None:
     late = [node(name, phase="late") for name in "ab"]
-    every = [replace(each, bound=(replace(each.bound[0], trigger=Trigger.parse(every="2")),)) for each in late]
+    every = [
+        replace(each, bound=(replace(each.bound[0], trigger=Trigger.parse(every="2")),))
+        for each in late
+    ]
     for nodes, trigger in ((every, Trigger.parse(every="2")), ([late[0], every[1]], Trigger())):
         found = grouped(nodes, g=["a", "b"])
         (binding,) = collapse_groups(found, found.groups).bindings

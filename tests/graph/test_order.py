@@ -1,4 +1,6 @@
-"""Plans: the order at a point, from strong to weak, refusals and reasons; their file, points and triggers."""
+"""Plans: the order at a point, from strong to weak, refusals and reasons; their file,
+points and triggers.
+"""
 
 import json
 from collections.abc import Iterable
@@ -14,7 +16,13 @@ from hookflow.graph.plan import Node, Plan, Trigger
 from hookflow.graph.points import DEFAULT_POINTS, STANDARD_POINTS, Point, Points
 from hookflow.graph.render.text import as_text
 from hookflow.graph.schedule import Measure, Totals, is_window_empty, measure
-from hookflow.graph.why import SlotHandover, explain_neighbours, find_ambiguities, find_precedence, loop_order
+from hookflow.graph.why import (
+    SlotHandover,
+    explain_neighbours,
+    find_ambiguities,
+    find_precedence,
+    loop_order,
+)
 from hookflow.pipeline.amounts import read_amount
 from hookflow.pipeline.by_epoch import EpochLengths
 from tests.support.hook_nodes import AROUND, POINT, node, order, plan
@@ -32,16 +40,22 @@ def refused(*nodes: Node, disabled: tuple[str, ...] = ()) -> UserError:
 def test_arounds_nest_even_if_the_closing_point_is_declared_first() -> None:
     halves = (("before_prune", "enter"), ("after_prune", "exit"))
     for declared in (("before_prune", "after_prune"), ("after_prune", "before_prune")):
-        points = Points(Point(name, 3, ("run",), "firing", "", "own", "after_train_iter") for name in declared)
+        points = Points(
+            Point(name, 3, ("run",), "firing", "", "own", "after_train_iter") for name in declared
+        )
         nodes = {name: node(name, points=halves) for name in "abc"}  # type: ignore[arg-type]
         compiled = compile_plan("p", nodes, (), points)
         assert [order(compiled, point) for point, _ in halves] == [["a", "b", "c"], ["c", "b", "a"]]
 
 
 def test_two_arounds_do_not_close_at_one_point() -> None:
-    own = Point("before_copy_checkpoint", 3, ("run",), "firing", "", "own", "before_save_checkpoint")
+    own = Point(
+        "before_copy_checkpoint", 3, ("run",), "firing", "", "own", "before_save_checkpoint"
+    )
     points = Points([own])
-    assert [pair for pair, closing in points.pairs.items() if closing == "after_copy_checkpoint"] == ["save_checkpoint"]
+    assert [
+        pair for pair, closing in points.pairs.items() if closing == "after_copy_checkpoint"
+    ] == ["save_checkpoint"]
     save = (("before_save_checkpoint", "enter"), ("after_copy_checkpoint", "exit"))
     nodes = {
         "inner": node("inner", ["outer"], points=save),  # type: ignore[arg-type]
@@ -55,7 +69,10 @@ def test_two_arounds_do_not_close_at_one_point() -> None:
 
 
 def edges(compiled: Plan, point: str = POINT) -> list[tuple[str, str, str]]:
-    return [(edge.first, edge.then, edge.where or " ".join(edge.slots)) for edge in compiled.edges_at(point)]
+    return [
+        (edge.first, edge.then, edge.where or " ".join(edge.slots))
+        for edge in compiled.edges_at(point)
+    ]
 
 
 class TestEdges:
@@ -71,23 +88,38 @@ class TestEdges:
             ("w", "r", "lr"),
         ]
 
-    def test_what_is_stated_where_they_are_entered_is_not_said_again_of_how_they_are_left(self) -> None:
-        hooks = [node("a", points=AROUND), node("b", ["a"], points=AROUND), node("q", ["b"], ["a"], points=VAL)]
+    def test_what_is_stated_where_they_are_entered_is_not_said_again_of_how_they_are_left(
+        self,
+    ) -> None:
+        hooks = [
+            node("a", points=AROUND),
+            node("b", ["a"], points=AROUND),
+            node("q", ["b"], ["a"], points=VAL),
+        ]
         assert edges(plan(*hooks), "before_val") == [("a", "b", "p.toml:1")]
         hooks[1] = node("b", points=AROUND)
-        assert edges(plan(*hooks), "before_val") == [("a", "b", '"b" is left before "a" at after_val')]
+        assert edges(plan(*hooks), "before_val") == [
+            ("a", "b", '"b" is left before "a" at after_val')
+        ]
 
     def test_a_flow_gives_way_to_a_chain_of_stated_edges(self) -> None:
         compiled = plan(
-            node("write", writes=["lr"], after=["middle"]), node("middle", after=["read"]), node("read", reads=["lr"])
+            node("write", writes=["lr"], after=["middle"]),
+            node("middle", after=["read"]),
+            node("read", reads=["lr"]),
         )
         (given,) = compiled.dropped_edges
         assert (given.edge.first, given.edge.then, given.edge.slots) == ("write", "read", ("lr",))
-        assert [(edge.first, edge.then) for edge in given.against] == [("read", "middle"), ("middle", "write")]
+        assert [(edge.first, edge.then) for edge in given.against] == [
+            ("read", "middle"),
+            ("middle", "write"),
+        ]
 
 
 def test_hooks_that_are_off_or_optional_may_be_missing() -> None:
-    assert plan(node("a", ["off", "c?"], ambiguous_with=["b", "off", "c?"]), node("b"), disabled=["off"])
+    assert plan(
+        node("a", ["off", "c?"], ambiguous_with=["b", "off", "c?"]), node("b"), disabled=["off"]
+    )
 
 
 class TestCycles:
@@ -101,32 +133,49 @@ class TestCycles:
 
     def test_of_the_two_points_of_an_around_name_the_halves(self) -> None:
         (problem,) = refused(
-            *(node(name, after, points=BOTH) for name, after in zip("abc", ["", "a", "b"], strict=True))
+            *(
+                node(name, after, points=BOTH)
+                for name, after in zip("abc", ["", "a", "b"], strict=True)
+            )
         ).problems
-        assert problem.message == (
-            "ordering cycle: a (leaving around_val) → b → c (leaving around_val) → a (leaving around_val) at after_val"
+        assert (
+            problem.message
+            == "ordering cycle: a (leaving around_val) → b → c (leaving around_val) → a (leaving"
+            " around_val) at after_val"
         )
         assert sorted(problem.hint.split("\n    ")) == [
             '"a" (entering around_val) before "b" (entering around_val) at before_val: p.toml:1',
             '"a" (leaving around_val) before "b" at after_val: p.toml:1',
             '"b" (entering around_val) before "c" (entering around_val) at before_val: p.toml:1',
             '"b" before "c" (leaving around_val) at after_val: p.toml:1',
-            'an edge may be that of one method alone: points = [{ at = "after_val", after = ["…"] }, …]',
+            (
+                'an edge may be that of one method alone: points = [{ at = "after_val", after ='
+                ' ["…"] }, …]'
+            ),
             "what is entered first is left last",
         ]
 
     def test_are_all_reported_at_once_and_of_a_tangle_a_dozen(self) -> None:
-        assert len(refused(*(node(name, set("abcdef") - {name}) for name in "abcdef")).problems) == 12
+        assert (
+            len(refused(*(node(name, set("abcdef") - {name}) for name in "abcdef")).problems) == 12
+        )
         after = {"a": "b", "b": "a", "c": "d", "d": "ce", "e": "c"}
         error = refused(*(node(name, others) for name, others in after.items()))
-        names = [problem.message.split(": ")[1].partition(" at ")[0].split(" → ")[:-1] for problem in error.problems]
+        names = [
+            problem.message.split(": ")[1].partition(" at ")[0].split(" → ")[:-1]
+            for problem in error.problems
+        ]
         assert sorted("".join(sorted(cycle)) for cycle in names) == ["ab", "cd", "cde"]
 
 
 class TestVeryManyFlows:
     def test_are_refused_before_they_take_hours(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("hookflow.graph.dataflow.MAX_PAIRS", 100)
-        crowd = [node(f"{verb[0]}{k}", **{verb: ["x"]}) for verb in ("reads", "writes") for k in range(11)]
+        crowd = [
+            node(f"{verb[0]}{k}", **{verb: ["x"]})
+            for verb in ("reads", "writes")
+            for k in range(11)
+        ]
         assert "write and read the same slots in more than 100 pairs" in str(refused(*crowd))
 
     def test_that_gave_way_are_counted(self) -> None:
@@ -136,7 +185,9 @@ class TestVeryManyFlows:
         assert compiled.edges == ()
         unexplained = [overruled for overruled in compiled.dropped_edges if not overruled.against]
         assert (len(compiled.dropped_edges), len(unexplained)) == (450, 350)
-        assert f"at {POINT}, 350 more flows gave way to others" in " ".join(as_text(compiled).split())
+        assert f"at {POINT}, 350 more flows gave way to others" in " ".join(
+            as_text(compiled).split()
+        )
         assert Plan.from_json(json.dumps(compiled.to_json())) == compiled
 
 
@@ -149,9 +200,15 @@ def test_a_shuffle_hangs_on_names_and_not_on_the_file() -> None:
 def test_neighbours_and_precedence_have_the_edges_and_the_flow_that_gave_way() -> None:
     compiled = plan(node("a"), node("b", ["a"]), node("c", phase="late"), node("d", phase="late"))
     links = [*explain_neighbours(compiled, POINT)]
-    assert [(link.first.hook, link.reason) for link in links] == [("a", "edge"), ("b", "phase"), ("c", "file")]
+    assert [(link.first.hook, link.reason) for link in links] == [
+        ("a", "edge"),
+        ("b", "phase"),
+        ("c", "file"),
+    ]
     assert [link.path for link in links] == [compiled.edges, (), ()]
-    compiled = plan(node("write", writes=["lr"], after=["read"]), node("read", reads=["lr"]), node("a"))
+    compiled = plan(
+        node("write", writes=["lr"], after=["read"]), node("read", reads=["lr"]), node("a")
+    )
     (answer,) = find_precedence(compiled, "read", "write")
     assert [given.edge.slots for given in answer.dropped] == [("lr",)]
     assert find_precedence(compiled, "read", "a")[0].dropped == ()
@@ -159,8 +216,12 @@ def test_neighbours_and_precedence_have_the_edges_and_the_flow_that_gave_way() -
 
 def test_either_of_two_hooks_allows_either_order_and_of_thousands_few_are_enumerated() -> None:
     allowed = {"a": ["b"], "b": [], "c": ["a"]}
-    compiled = plan(*(node(name, writes=["x"], ambiguous_with=others) for name, others in allowed.items()))
-    assert [(pair.first.hook, pair.then.hook) for pair in find_ambiguities(compiled)] == [("b", "c")]
+    compiled = plan(
+        *(node(name, writes=["x"], ambiguous_with=others) for name, others in allowed.items())
+    )
+    assert [(pair.first.hook, pair.then.hook) for pair in find_ambiguities(compiled)] == [
+        ("b", "c")
+    ]
     compiled = plan(*(node(f"h{k}", writes=["model"]) for k in range(2000)))
     assert len(list(islice(find_ambiguities(compiled), 5))) == 5
 
@@ -181,7 +242,9 @@ class TestHooksThatShareNoPoint:
             ("before_train on_exception", "after_train", "", ""),
         ],
     )
-    def test_the_loop_comes_to_one_first(self, points_of_a: str, points_of_b: str, first: str, round_: str) -> None:
+    def test_the_loop_comes_to_one_first(
+        self, points_of_a: str, points_of_b: str, first: str, round_: str
+    ) -> None:
         compiled = plan(at("a", *points_of_a.split()), at("b", *points_of_b.split()))
         for names in ("ab", "ba"):
             result = loop_order(compiled, *names, False)
@@ -190,10 +253,19 @@ class TestHooksThatShareNoPoint:
 
     @pytest.mark.parametrize(
         ("writes", "reads", "handed"),
-        [("x", "x", "x"), ("x y", "y z", "y"), ("x", "y", ""), ("x", "x.a", "x.a"), ("x.a x.b", "x", "x.a x.b")],
+        [
+            ("x", "x", "x"),
+            ("x y", "y z", "y"),
+            ("x", "y", ""),
+            ("x", "x.a", "x.a"),
+            ("x.a x.b", "x", "x.a x.b"),
+        ],
     )
     def test_one_hands_slots_on_to_the_other(self, writes: str, reads: str, handed: str) -> None:
-        compiled = plan(at("a", "after_train_iter", writes=writes.split()), at("b", "after_val", reads=reads.split()))
+        compiled = plan(
+            at("a", "after_train_iter", writes=writes.split()),
+            at("b", "after_val", reads=reads.split()),
+        )
         expected = (SlotHandover("a", "b", tuple(handed.split()), ""),) if handed else ()
         for names in ("ab", "ba"):
             assert loop_order(compiled, *names, False).handovers == expected
@@ -218,12 +290,18 @@ def test_as_a_string_it_is_a_line_for_each_point_with_the_triggers() -> None:
         replace(a, bound=(replace(a.bound[0], trigger=trigger),)),
         node("b", points=both),  # type: ignore[arg-type]
     )
-    assert str(compiled) == ("before_run         b\nafter_train_epoch  a (every 2 from 1ep until 9ep when n > 3) → b")
+    assert (
+        str(compiled)
+        == "before_run         b\nafter_train_epoch  a (every 2 from 1ep until 9ep when n > 3) → b"
+    )
     assert str(plan()) == ""
 
 
 def test_its_own_points_warnings_and_notes_are_read_back() -> None:
-    points = [Point(name, 1, ("run",), "it", "", "own", to) for name, to in (("x", "after_run"), ("y", "x"))]
+    points = [
+        Point(name, 1, ("run",), "it", "", "own", to)
+        for name, to in (("x", "after_run"), ("y", "x"))
+    ]
     compiled = compile_plan("p", {"a": node("a", points=[("y", "whole")])}, points=Points(points))
     assert Plan.from_json(json.dumps(compiled.to_json())) == compiled
     assert compiled.own == tuple(points)
@@ -236,7 +314,10 @@ def test_its_own_points_warnings_and_notes_are_read_back() -> None:
     ("change", "expected"),
     [
         ({"own": [{"name": "after_x", "follows": "nowhere"}]}, "its point after_x"),
-        ({"own": [{"name": "x", "follows": "y"}, {"name": "y", "follows": "after_run"}]}, "its point x"),
+        (
+            {"own": [{"name": "x", "follows": "y"}, {"name": "y", "follows": "after_run"}]},
+            "its point x",
+        ),
         ({"own": [{"name": "after_val", "follows": "after_run"}]}, "its point after_val"),
         ({"hooks": []}, "its binding 0"),
         ({"bindings": [{"point": "after_x"}]}, "its binding 0"),
@@ -250,7 +331,9 @@ def test_its_own_points_warnings_and_notes_are_read_back() -> None:
 )
 def test_a_plan_that_does_not_hold_together_is_none(change: dict[str, Any], expected: str) -> None:
     """A run directory is data: its readers lean on what a plan says."""
-    written = json.loads(json.dumps(plan(node("a", writes=["lr"]), node("b", reads=["lr"])).to_json()))
+    written = json.loads(
+        json.dumps(plan(node("a", writes=["lr"]), node("b", reads=["lr"])).to_json())
+    )
     assert Plan.from_json(written).edges
     point = {"depth": 1, "offers": ["run"], "unit": "it", "about": "", "kind": "own"}
     whole = {"own": [point], **{key: written[key] for key in ("hooks", "bindings", "edges")}}
@@ -277,9 +360,11 @@ def mine() -> Points:
     )
 
 
-def test_points_of_its_own_are_listed_behind_those_they_follow_and_arounds_left_at_their_after() -> None:
+def test_own_points_are_listed_behind_those_they_follow_and_arounds_left_at_their_after() -> None:
     names = [point.name for point in mine()]
-    assert [name for name in names if name in DEFAULT_POINTS] == [point.name for point in STANDARD_POINTS]
+    assert [name for name in names if name in DEFAULT_POINTS] == [
+        point.name for point in STANDARD_POINTS
+    ]
     for first, *behind in (
         ("after_train_iter", "a", "c", "b", "after_train_epoch"),
         ("after_backward", "before_tuning", "after_tuning", "before_optimizer_step"),
@@ -291,11 +376,18 @@ def test_points_of_its_own_are_listed_behind_those_they_follow_and_arounds_left_
     assert points.pairs["val"] == "after_val"
     assert points.pairs["save_checkpoint"] == "after_copy_checkpoint"
     assert points.pairs["tuning"] == "after_tuning"
-    assert {"load_checkpoint", "alone", "forward"}.isdisjoint(points.pairs), "these have no before, or no after"
-    assert points.names == (*(point.name for point in points), *(f"around_{pair}" for pair in points.pairs))
+    assert {"load_checkpoint", "alone", "forward"}.isdisjoint(points.pairs), (
+        "these have no before, or no after"
+    )
+    assert points.names == (
+        *(point.name for point in points),
+        *(f"around_{pair}" for pair in points.pairs),
+    )
     assert "around_val" not in points
     inside = ("after_train_iter", "forward", "b", "after_tuning", "after_val_iter", "before_alone")
-    assert list(map(points.in_iteration, inside)) == [True] * 4 + [False] * 2, "own ones where those are they follow"
+    assert list(map(points.in_iteration, inside)) == [True] * 4 + [False] * 2, (
+        "own ones where those are they follow"
+    )
 
 
 @pytest.mark.parametrize(
@@ -312,9 +404,16 @@ def test_points_of_its_own_are_listed_behind_those_they_follow_and_arounds_left_
         ("on_log", False, True, "", False),
     ],
 )
-def test_what_a_point_is_by_its_kind(name: str, ahead: bool, nested: bool, picks: str, of_batches: bool) -> None:
+def test_what_a_point_is_by_its_kind(
+    name: str, ahead: bool, nested: bool, picks: str, of_batches: bool
+) -> None:
     point = mine()[name]
-    assert (point.ahead, point.nested, point.picks, point.of_batches) == (ahead, nested, picks, of_batches)
+    assert (point.ahead, point.nested, point.picks, point.of_batches) == (
+        ahead,
+        nested,
+        picks,
+        of_batches,
+    )
 
 
 @pytest.mark.parametrize(
@@ -328,7 +427,9 @@ def test_what_a_point_is_by_its_kind(name: str, ahead: bool, nested: bool, picks
         ("3", None, False, False),
     ],
 )
-def test_an_inverted_window_is_empty(since: str | None, until: str | None, before_one: bool, after_one: bool) -> None:
+def test_an_inverted_window_is_empty(
+    since: str | None, until: str | None, before_one: bool, after_one: bool
+) -> None:
     trigger = Trigger.parse(since=since, until=until)
     assert is_window_empty(trigger, DEFAULT_POINTS["before_train_iter"]) is before_one
     assert is_window_empty(trigger, DEFAULT_POINTS["after_train_iter"]) is after_one
@@ -346,14 +447,31 @@ def test_an_inverted_window_is_empty(since: str | None, until: str | None, befor
         ),
         ("50%", "after_train_iter", Totals(epochs=3), Measure("ep", 3, 2)),
         ("50%", "after_train_iter", Totals(), Measure("ep", 0, 1)),
-        ("2ep", "after_train_iter", Totals(iters=50, epoch_lengths=EpochLengths.constant(5)), Measure("it", 10, 1)),
+        (
+            "2ep",
+            "after_train_iter",
+            Totals(iters=50, epoch_lengths=EpochLengths.constant(5)),
+            Measure("it", 10, 1),
+        ),
         ("2ep", "after_train_iter", Totals(epochs=3), Measure("ep", 2, 1)),
-        ("3", "after_train_epoch", Totals(iters=50, epoch_lengths=EpochLengths.constant(5)), Measure("ep", 3, 1)),
-        ("3", "after_val_iter", Totals(iters=50, epoch_lengths=EpochLengths.constant(5)), Measure("firing", 3, 1)),
+        (
+            "3",
+            "after_train_epoch",
+            Totals(iters=50, epoch_lengths=EpochLengths.constant(5)),
+            Measure("ep", 3, 1),
+        ),
+        (
+            "3",
+            "after_val_iter",
+            Totals(iters=50, epoch_lengths=EpochLengths.constant(5)),
+            Measure("firing", 3, 1),
+        ),
         ("90s", "after_train_iter", Totals(iters=50), Measure("s", 90, 1)),
     ],
 )
-def test_an_amount_counts_what_its_point_does(written: str, point: str, totals: Totals, measured: Measure) -> None:
+def test_an_amount_counts_what_its_point_does(
+    written: str, point: str, totals: Totals, measured: Measure
+) -> None:
     assert measure(read_amount(written), DEFAULT_POINTS[point], totals) == measured
 
 
@@ -366,4 +484,7 @@ def test_which_multiple_a_count_has_entered_and_when_one_is_reached_and_passed()
         Measure("it", 3, 1).compute_passed_count(),
         Measure("it", 3, 2).compute_reached_count(),
     ) == (3, 4, 2)
-    assert (Measure("s", 3, 2).compute_reached_count(), Measure("s", 3, 2).compute_passed_count()) == (1.5, 1.5)
+    assert (
+        Measure("s", 3, 2).compute_reached_count(),
+        Measure("s", 3, 2).compute_passed_count(),
+    ) == (1.5, 1.5)

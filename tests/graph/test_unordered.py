@@ -1,4 +1,6 @@
-"""Pairs that nothing orders, and the search for those that make a difference; bugs that it finds, no false alarms."""
+"""Pairs that nothing orders, and the search for those that make a difference;
+bugs that it finds, no false alarms.
+"""
 
 import shutil
 from collections.abc import Collection
@@ -29,7 +31,14 @@ from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.registry import HOOKS
 from hookflow.service.findings import Findings
 from hookflow.service.pipelines import read_pipeline, valid_plan
-from hookflow.trials.commute import CommuteResult, PointVisit, TrialRunner, TrialTrace, _OrderSearch, run_commute_trials
+from hookflow.trials.commute import (
+    CommuteResult,
+    PointVisit,
+    TrialRunner,
+    TrialTrace,
+    _OrderSearch,
+    run_commute_trials,
+)
 from tests.conftest import TESTS, TOY
 from tests.support.built_in_hooks import SAMPLES, inline
 from tests.support.hook_nodes import AROUND, POINT, node, order, plan
@@ -37,14 +46,18 @@ from tests.support.hook_nodes import AROUND, POINT, node, order, plan
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> list[Node]:
-    """Hooks at a point or around a validation, of any phase, some after others, in another order than that."""
+    """Hooks at a point or around a validation, of any phase, some after others,
+    in another order than that.
+    """
     hidden = draw(st.permutations("abcdef"))
     nodes = [
         node(
             name,
             after=draw(st.lists(st.sampled_from(hidden[:k]), unique=True, max_size=2)) if k else (),
             phase=draw(st.sampled_from(PHASES)),
-            points=draw(st.sampled_from([((POINT, "whole"),), AROUND, (*AROUND, (POINT, "whole"))])),
+            points=draw(
+                st.sampled_from([((POINT, "whole"),), AROUND, (*AROUND, (POINT, "whole"))])
+            ),
         )
         for k, name in enumerate(hidden[: draw(st.integers(2, 6))])
     ]
@@ -52,13 +65,16 @@ def pipelines(draw: st.DrawFn) -> list[Node]:
 
 
 def wanted(nodes: list[Node], places: WantedPlaces) -> Plan:
-    return compile_plan("p", {item.hook.name: item for item in nodes}, requests=PlanRequests(wanted=places))
+    return compile_plan(
+        "p", {item.hook.name: item for item in nodes}, requests=PlanRequests(wanted=places)
+    )
 
 
 def test_hooks_meet_where_both_fire_and_not_with_themselves_nor_where_arounds_are_left() -> None:
     both = (*AROUND, ("before_val", "whole"))
     result = {
-        (pair.point, pair.hooks) for pair in find_unordered(plan(node("a", points=both), node("b", points=AROUND)))
+        (pair.point, pair.hooks)
+        for pair in find_unordered(plan(node("a", points=both), node("b", points=AROUND)))
     }
     assert result == {("before_val", ("a", "b"))}
     assert not [*find_unordered(plan(node("a", ambiguous_with=["b"]), node("b")))]
@@ -67,9 +83,13 @@ def test_hooks_meet_where_both_fire_and_not_with_themselves_nor_where_arounds_ar
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("w a x< y b z", "w y a b x z"), ("a x< y< b", "a b x y")], ids=["one follows", "two follow"]
+    ("before", "after"),
+    [("w a x< y b z", "w y a b x z"), ("a x< y< b", "a b x y")],
+    ids=["one follows", "two follow"],
 )
-def test_a_pair_is_brought_together_and_what_must_follow_stays_behind_it(before: str, after: str) -> None:
+def test_a_pair_is_brought_together_and_what_must_follow_stays_behind_it(
+    before: str, after: str
+) -> None:
     nodes = [node(name[0], after=["a"] if "<" in name else []) for name in before.split()]
     declared = plan(*nodes)
     places = order_pairs_adjacent(
@@ -79,7 +99,11 @@ def test_a_pair_is_brought_together_and_what_must_follow_stays_behind_it(before:
 
 
 def test_what_is_turned_is_told_where_arounds_are_entered_and_not_where_they_are_left() -> None:
-    a, b, p = node("a", points=AROUND), node("b", points=AROUND), node("p", points=(("before_val", "whole"),))
+    a, b, p = (
+        node("a", points=AROUND),
+        node("b", points=AROUND),
+        node("p", points=(("before_val", "whole"),)),
+    )
     assert find_turned(plan(a, b, p), plan(p, b, a)) == [
         OrderedPair("before_val", ("a", "enter"), ("b", "enter")),
         OrderedPair("before_val", ("a", "enter"), ("p", "whole")),
@@ -105,7 +129,9 @@ def test_a_shuffle_turns_nothing_but_what_nothing_orders(nodes: list[Node], seed
 
 @settings(max_examples=30)
 @given(pipelines(), st.integers(0, 9))
-def test_the_way_to_a_shuffled_order_turns_each_pair_once_and_is_allowed(nodes: list[Node], seed: int) -> None:
+def test_the_way_to_a_shuffled_order_turns_each_pair_once_and_is_allowed(
+    nodes: list[Node], seed: int
+) -> None:
     declared, shuffled = plan(*nodes), plan(*nodes, shuffle=seed)
     swaps = find_swaps(declared, shuffled)
     assert len({*swaps}) == len(swaps)
@@ -130,7 +156,9 @@ def test_neighbours_that_nothing_orders_change_places_and_nobody_else(nodes: lis
 
 @dataclass
 class Planted:
-    """Trials that differ in nothing but which of some pairs fires first: the others make no difference."""
+    """Trials that differ in nothing but which of some pairs fires first:
+    the others make no difference.
+    """
 
     nodes: list[Node]
     pairs: Collection[OrderedPair]
@@ -144,10 +172,13 @@ class Planted:
         self.count += 1
         leaves: dict[tuple[str, ...], bytes] = {}
         for pair in self.pairs:
-            row = {make_binding_key(binding): row for row, binding in enumerate(plan.at(pair.point))}
+            row = {
+                make_binding_key(binding): row for row, binding in enumerate(plan.at(pair.point))
+            }
             leaves["model", str(pair)] = b"first" if row[pair.first] < row[pair.then] else b"then"
         return TrialTrace(
-            (PointVisit(POINT, 1, leaves),), frozenset((item.point, make_binding_key(item)) for item in plan.bindings)
+            (PointVisit(POINT, 1, leaves),),
+            frozenset((item.point, make_binding_key(item)) for item in plan.bindings),
         )
 
     def again(self, plan: Plan, *, may_raise: bool = True) -> TrialTrace:
@@ -156,16 +187,22 @@ class Planted:
 
 @settings(max_examples=30)
 @given(pipelines(), st.data())
-def test_exactly_the_pairs_are_found_that_make_a_difference(nodes: list[Node], data: st.DataObject) -> None:
+def test_exactly_the_pairs_are_found_that_make_a_difference(
+    nodes: list[Node], data: st.DataObject
+) -> None:
     declared = plan(*nodes)
     free = [*find_unordered(declared)]
     planted = data.draw(st.lists(st.sampled_from(free), unique=True, max_size=3)) if free else []
     made = Planted(nodes, planted)
-    outcome = _OrderSearch(cast("TrialRunner", made), declared, set(declared.hooks_by_name)).all(free)
+    outcome = _OrderSearch(cast("TrialRunner", made), declared, set(declared.hooks_by_name)).all(
+        free
+    )
     result = {pair for step in outcome.steps for pair in step.pairs}
     stuck = {pair for pair, _ in outcome.untried}
     assert {*planted} <= result | stuck
-    assert all({*step.pairs} & {*planted} for step in outcome.steps), "a step without a pair that makes a difference"
+    assert all({*step.pairs} & {*planted} for step in outcome.steps), (
+        "a step without a pair that makes a difference"
+    )
     assert not {*outcome.same} & {*planted}
     assert result | {*outcome.same} | stuck == {*free}
 
@@ -197,7 +234,11 @@ SMALL = {
         "hooks.sample.args.count=2",
         *(f"data.{split}.args.batch_size=2" for split in ("train", "val")),
     ),
-    "gaussian2d": ("model.args.count=20", "data.train.args.side=16", "data.train.args.batch_size=64"),
+    "gaussian2d": (
+        "model.args.count=20",
+        "data.train.args.side=16",
+        "data.train.args.batch_size=64",
+    ),
 }
 """What makes each shipped pipeline small, and its data synthetic."""
 
@@ -231,7 +272,9 @@ def test_every_shipped_pipeline_is_made_small() -> None:
 def test_what_ships(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs").symlink_to(SHIPPED.parent / "docs")  # which chargpt reads
     monkeypatch.chdir(tmp_path)
-    pipeline = read_pipeline(SHIPPED / f"{name}.toml", ("run.threads=1", "run.device='cpu'", *SMALL[name]))
+    pipeline = read_pipeline(
+        SHIPPED / f"{name}.toml", ("run.threads=1", "run.device='cpu'", *SMALL[name])
+    )
     assert not tried_anew(pipeline).untried
 
 
@@ -244,7 +287,9 @@ def test_a_pair_of_everything() -> None:
     accuracies = [f'hooks.top{k}={{ use = "accuracy", args = {{ topk = {k} }} }}' for k in (1, 2)]
     task = ["run.threads=1", 'task.use="./gan.py:Tells"']
     pipeline = read_pipeline(
-        TESTS / "support" / "gan.toml", (*task, *hooks, *accuracies), without=["clip", "ema", "schedule"]
+        TESTS / "support" / "gan.toml",
+        (*task, *hooks, *accuracies),
+        without=["clip", "ema", "schedule"],
     )
     same = names(tried_anew(pipeline))
     assert {(f"{hook}_discriminator", f"{hook}_generator") for hook in PAIRS} <= same
@@ -252,21 +297,30 @@ def test_a_pair_of_everything() -> None:
 
 
 def test_all_built_in_hooks_backwards(tmp_path: Path) -> None:
-    # The rates that `lr_schedule` sets, too; one that is slow and reads nothing; one that needs images; and one that
-    # refuses a run with `accumulation_schedule`.
+    # The rates that `lr_schedule` sets, too; one that is slow and reads nothing; one that needs
+    # images; and one that refuses a run with `accumulation_schedule`.
     apart = {"scheduler", "profiler", "resize", "sam"}
     others = {"whiten", "comm_hook", "batch_size_finder"}
-    assert HOOKS.built_in.keys() - SAMPLES.keys() == others, "of one network; of several ranks; of no iteration"
-    run = TOY.read_text().partition("[hooks.")[0].replace("./toy.py", str(TESTS / "support" / "toy.py"))
+    assert HOOKS.built_in.keys() - SAMPLES.keys() == others, (
+        "of one network; of several ranks; of no iteration"
+    )
+    run = (
+        TOY.read_text()
+        .partition("[hooks.")[0]
+        .replace("./toy.py", str(TESTS / "support" / "toy.py"))
+    )
     tables = [
         f'[hooks.{name}]\nuse = "{name}"\nargs = {inline(SAMPLES[name])}'
         for name in reversed(SAMPLES)
         if name not in apart
     ]
     file = tmp_path / "backwards.toml"
-    file.write_text("\n".join([run, f'[task]\nuse = "{TESTS / "support" / "own_tasks.py"}:paints"', *tables]))
+    file.write_text(
+        "\n".join([run, f'[task]\nuse = "{TESTS / "support" / "own_tasks.py"}:paints"', *tables])
+    )
     toy = TESTS / "support" / "toy.py"
-    images = [f'data.{split}.use="{toy}:Squares"' for split in ("val", "test")]  # which are turned by `tta`
+    # Which are turned by `tta`.
+    images = [f'data.{split}.use="{toy}:Squares"' for split in ("val", "test")]
     settings = ("run.threads=1", "run.test=true", f'model.use="{toy}:Pooled"', *images)
     commuted = tried_anew(read_pipeline(file, settings))
     assert len(commuted.same) > 40
@@ -282,7 +336,9 @@ FOUND = {
         ("after_train_iter", "average", "projection"): "model: 4 of 15 tensors",
     },
     "nequip_590": {("after_val", "saver", "average"): "the file weights-2.pt: 5 of 9 values"},
-    "lightning_1464": {("after_val", "saver", "early_stop"): "the file hooks-1.pt: early_stop.best"},
+    "lightning_1464": {
+        ("after_val", "saver", "early_stop"): "the file hooks-1.pt: early_stop.best"
+    },
     "lightning_1592": {
         ("after_val", "saver", "patience"): "the file hooks-1.pt: patience.waited",
         ("after_val", "patience", "best"): "`patience`: seen, waited",
@@ -291,9 +347,13 @@ FOUND = {
         ("before_val", "pruned", "quantized"): "`pruned`: 6 of 8 values",
         ("after_val", "pruned", "quantized"): "model: 6 of 9 tensors",
     },
-    "lightning_18265": {("after_train_iter", "writer", "normalization"): "the file predictions-1.pt"},
+    "lightning_18265": {
+        ("after_train_iter", "writer", "normalization"): "the file predictions-1.pt"
+    },
     "ignite_706": {("after_val_epoch", "logger", "accuracy"): "logged: accuracy"},
-    "llm_foundry_1515": {("after_val", "exporter", "saver"): "the file weights-2.pt: 8 of 9 values"},
+    "llm_foundry_1515": {
+        ("after_val", "exporter", "saver"): "the file weights-2.pt: 8 of 9 values"
+    },
 }
 """The pairs that make a difference in each pipeline, and what they first differ in."""
 
@@ -302,12 +362,17 @@ MENDED = {
     "nequip_590": ['hooks.saver.after=["average"]'],
     "lightning_1464": ['hooks.saver.after=["early_stop"]'],
     "lightning_1592": ['hooks.patience.after=["best"]', 'hooks.saver.after=["patience"]'],
-    "lightning_9950": [f'hooks.{name}.use="./bugs.py:Encloses"' for name in ("pruned", "quantized")],
+    "lightning_9950": [
+        f'hooks.{name}.use="./bugs.py:Encloses"' for name in ("pruned", "quantized")
+    ],
     "lightning_18265": ['hooks.writer.after=["normalization"]'],
     "ignite_706": ['hooks.logger.after=["accuracy"]'],
     "llm_foundry_1515": ['hooks.exporter.after=["saver"]'],
 }
-"""What each file has to say. Exits that are not reversed are mended by `around_val`, and impossible with it."""
+"""What each file has to say.
+
+Exits that are not reversed are mended by `around_val`, and impossible with it.
+"""
 
 
 QUICK = {"nequip_590", "lightning_1592", "lightning_9950"}
@@ -322,7 +387,11 @@ def tried(pipeline: Loaded) -> CommuteResult:
 
 
 def found_in(name: str, commuted: CommuteResult) -> dict[tuple[str, str, str], str]:
-    return {(pair.point, *pair.hooks): str(step.difference) for step in commuted.steps for pair in step.pairs}
+    return {
+        (pair.point, *pair.hooks): str(step.difference)
+        for step in commuted.steps
+        for pair in step.pairs
+    }
 
 
 def test_there_are_eight() -> None:
@@ -330,7 +399,9 @@ def test_there_are_eight() -> None:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_it_is_found_by_firing_the_hooks_both_ways_and_by_nothing_that_is_declared(name: str) -> None:
+def test_it_is_found_by_firing_the_hooks_both_ways_and_by_nothing_that_is_declared(
+    name: str,
+) -> None:
     pipeline = loaded(name)
     plan = valid_plan(pipeline)
     assert not any(b.reads or b.writes for b in plan.bindings if not plan.hook(b.hook).default)
@@ -353,7 +424,8 @@ def test_with_the_edges_that_were_missing_no_pair_differs(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in FOUND]
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in FOUND],
 )
 def test_after_observe_write_no_bug_stands_in_silence(name: str, tmp_path: Path) -> None:
     """What is written down decides a pair the right way, or leaves it as loud as it was."""

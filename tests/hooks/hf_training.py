@@ -1,4 +1,6 @@
-"""One small training by Hugging Face's Trainer, and the same by hookflow; callbacks that see both."""
+"""One small training by Hugging Face's Trainer, and the same by hookflow;
+callbacks that see both.
+"""
 
 import dataclasses
 import warnings
@@ -17,7 +19,11 @@ with warnings.catch_warnings():
 __all__ = ["EarlyStoppingCallback"]
 
 PIPELINE = """
-run = { name = "hf", max_epochs = EPOCHS, default_hooks = false, device = "cpu", precision = "fp32" }
+run.name = "hf"
+run.max_epochs = EPOCHS
+run.default_hooks = false
+run.device = "cpu"
+run.precision = "fp32"
 model.use = "tests.hooks.hf_training:Net"
 task.use = "hookflow.zoo.tasks:OwnLoss"
 optimizer = { use = "torch.optim:SGD", args = { lr = 0.1 } }
@@ -27,7 +33,15 @@ data.val = { use = "tests.hooks.hf_training:loader", args = { examples = 10 } }
 
 TIMES = ("runtime", "per_second", "preparation_time")
 """Parts of the names of figures that are measured by a clock."""
-FIGURES = ("epoch", "global_step", "max_steps", "num_train_epochs", "best_metric", "best_global_step", "total_flos")
+FIGURES = (
+    "epoch",
+    "global_step",
+    "max_steps",
+    "num_train_epochs",
+    "best_metric",
+    "best_global_step",
+    "total_flos",
+)
 """What is recorded of the state beside its logs."""
 FLAGS = ("should_training_stop", "should_epoch_stop", "should_evaluate", "should_log")
 
@@ -40,7 +54,9 @@ class Net(torch.nn.Module):
         torch.manual_seed(0)
         self.layer = torch.nn.Linear(4, 3)
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         logits = self.layer(x)
         if labels is None:
             return {"logits": logits}
@@ -49,7 +65,10 @@ class Net(torch.nn.Module):
 
 def dataset(examples: int) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(examples)
-    return [{"x": torch.randn(4, generator=generator), "labels": torch.tensor(k % 3)} for k in range(examples)]
+    return [
+        {"x": torch.randn(4, generator=generator), "labels": torch.tensor(k % 3)}
+        for k in range(examples)
+    ]
 
 
 def loader(examples: int) -> DataLoader[Any]:
@@ -64,7 +83,12 @@ class OrderedTrainer(Trainer):
 
 
 def train_theirs(
-    folder: Path, *callbacks: Any, examples: int = 12, resume: Any = None, predict: bool = False, **args: Any
+    folder: Path,
+    *callbacks: Any,
+    examples: int = 12,
+    resume: Any = None,
+    predict: bool = False,
+    **args: Any,
 ) -> dict[str, torch.Tensor]:
     """Train by Hugging Face's Trainer, and maybe predict; return the weights."""
     values = {
@@ -100,14 +124,20 @@ def train_theirs(
 
 
 def _printer(trainer: Any) -> Any:
-    return next(each for each in trainer.callback_handler.callbacks if type(each).__name__ == "PrinterCallback")
+    return next(
+        each
+        for each in trainer.callback_handler.callbacks
+        if type(each).__name__ == "PrinterCallback"
+    )
 
 
 SEEN: list[tuple[Any, ...]] = []
 
 
 class Recorder(TrainerCallback):
-    """Record every event with the figures of the state, the flags, and what else the event is given."""
+    """Record every event with the figures of the state, the flags,
+    and what else the event is given.
+    """
 
 
 def record(event: str, state: Any, control: Any, given: dict[str, Any]) -> None:
@@ -121,7 +151,9 @@ def record(event: str, state: Any, control: Any, given: dict[str, Any]) -> None:
     optimizer, scheduler = given["optimizer"], given["lr_scheduler"]
     rate = optimizer and optimizer.param_groups[0]["lr"]
     rates = scheduler and scheduler.get_last_lr()[0]  # its Trainer makes two groups
-    lengths = [loader and len(loader) for loader in (given["train_dataloader"], given["eval_dataloader"])]
+    lengths = [
+        loader and len(loader) for loader in (given["train_dataloader"], given["eval_dataloader"])
+    ]
     weight = round(float(given["model"].layer.weight.sum()), 5)
     SEEN.append((event, figures, flags, numbers, history, rate, rates, lengths, weight))
 
@@ -228,7 +260,9 @@ class KeepsLosses(TrainerCallback):
     def __init__(self) -> None:
         self.total = 0.0
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **given: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, float], **given: Any
+    ) -> None:
         self.total += logs.get("loss", 0.0)
 
 

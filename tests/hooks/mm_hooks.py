@@ -15,7 +15,9 @@ SEEN: list[tuple[Any, ...]] = []
 
 
 class Recorder(Hook):  # type: ignore[misc]
-    """Record every call with what it is given, the counters, the mode of the network and whether gradients are on."""
+    """Record every call with what it is given, the counters,
+    the mode of the network and whether gradients are on.
+    """
 
     def _see(self, stage: str, runner: Any, **given: Any) -> None:
         place = (runner.iter, runner.epoch, runner.max_iters, runner.max_epochs)
@@ -68,10 +70,14 @@ class Informs(Hook):  # type: ignore[misc]
     def before_train(self, runner: Any) -> None:
         runner.logger.info(f"resumed: {dict(runner.message_hub.runtime_info)}")
 
-    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         hub = runner.message_hub
         hub.update_info("best", {"names": ("a", None), "at": [runner.iter]})
-        hub.update_info("sigmas", np.array([0.5, 0.25], np.float32) if runner.iter else np.float64(0.5))
+        hub.update_info(
+            "sigmas", np.array([0.5, 0.25], np.float32) if runner.iter else np.float64(0.5)
+        )
         hub.update_info("passing", "text", resumed=False)
         hub.update_info("lock", {"of": [threading.Lock()]})
 
@@ -96,7 +102,9 @@ class Early(Hook):  # type: ignore[misc]
     def before_train(self, runner: Any) -> None:
         runner.visualizer.add_scalars({"early": 1.0})
 
-    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         if runner.iter == 6:
             runner.train_loop.stop_training = True
 
@@ -108,7 +116,9 @@ class YOLOXModeSwitchHook(Hook):  # type: ignore[misc]
 
 
 class Pairs:
-    """Five batches of points, moved by a shift that a hook may set, as one sets the pipeline of a dataset."""
+    """Five batches of points, moved by a shift that a hook may set,
+    as one sets the pipeline of a dataset.
+    """
 
     def __init__(self) -> None:
         self.points = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
@@ -122,7 +132,8 @@ class Pairs:
 
 
 class Switches(Hook):  # type: ignore[misc]
-    """Switch the data from an epoch on, once, and set an attribute of a module to what a table says of an epoch.
+    """Switch the data from an epoch on, once, and set an attribute of a module to what a table says
+    of an epoch.
 
     It has the workers begin anew in the way of MMDetection's YOLOXModeSwitchHook.
     """
@@ -141,7 +152,9 @@ class Switches(Hook):  # type: ignore[misc]
                 loader._iterator = None
             self._switched = True
 
-    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         runner.visualizer.add_scalar("moved", float(data_batch[0].mean() > 2.0))
         runner.visualizer.add_scalar("negated", float(runner.model.head.negated))
 
@@ -158,13 +171,19 @@ class Walks(Hook):  # type: ignore[misc]
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
             self._walk(runner)
 
-    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
-        if isinstance(runner.train_loop, IterBasedTrainLoop) and self.every_n_train_iters(runner, 5):
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        if isinstance(runner.train_loop, IterBasedTrainLoop) and self.every_n_train_iters(
+            runner, 5
+        ):
             self._walk(runner)
 
 
 class Draws(Hook):  # type: ignore[misc]
-    """Draw the samples of a batch by the visualizer that the user has made, as DetVisualizationHook does."""
+    """Draw the samples of a batch by the visualizer that the user has made,
+    as DetVisualizationHook does.
+    """
 
     def __init__(self) -> None:
         self.visualizer = Visualizer.get_current_instance()

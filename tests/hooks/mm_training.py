@@ -11,7 +11,12 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 PIPELINE = """
-run = { name = "mm", default_hooks = false, test = true, device = "cpu", precision = "fp32", LENGTH }
+run.name = "mm"
+run.default_hooks = false
+run.test = true
+run.device = "cpu"
+run.precision = "fp32"
+LENGTH
 model.use = "tests.hooks.mm_training:Net"
 task.use = "tests.hooks.mm_training:Task"
 optimizer = { use = "torch.optim:SGD", args = { lr = 0.1 } }
@@ -28,7 +33,9 @@ class Net(BaseModel):  # type: ignore[misc]
         super().__init__()
         self.layer = torch.nn.Linear(4, 3)
 
-    def forward(self, inputs: torch.Tensor, target: torch.Tensor | None = None, mode: str = "tensor") -> Any:
+    def forward(
+        self, inputs: torch.Tensor, target: torch.Tensor | None = None, mode: str = "tensor"
+    ) -> Any:
         out = self.layer(inputs)
         return {"loss": functional.cross_entropy(out, target)} if mode == "loss" else [out]
 
@@ -51,7 +58,10 @@ class Accuracy(BaseMetric):  # type: ignore[misc]
 
 def loader(examples: int) -> DataLoader[Any]:
     generator = torch.Generator().manual_seed(0)
-    data = [{"inputs": torch.randn(4, generator=generator), "target": torch.tensor(0)} for _ in range(examples)]
+    data = [
+        {"inputs": torch.randn(4, generator=generator), "target": torch.tensor(0)}
+        for _ in range(examples)
+    ]
     return DataLoader(data, batch_size=4)  # type: ignore[arg-type]
 
 

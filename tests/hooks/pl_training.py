@@ -18,7 +18,12 @@ with warnings.catch_warnings():
 __all__ = ["callbacks"]
 
 PIPELINE = """
-run = { name = "pl", max_epochs = EPOCHS, default_hooks = false, device = "cpu", precision = "fp32", test = true }
+run.name = "pl"
+run.max_epochs = EPOCHS
+run.default_hooks = false
+run.device = "cpu"
+run.precision = "fp32"
+run.test = true
 model.use = "tests.hooks.pl_training:net"
 task.use = "tests.hooks.pl_training:Task"
 optimizer = { use = "torch.optim:SGD", args = { lr = 0.1, momentum = 0.9 } }
@@ -41,7 +46,9 @@ def loader(examples: int) -> DataLoader[Any]:
 
 def norms() -> torch.nn.Module:
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)
+    )
 
 
 class Task:
@@ -136,11 +143,18 @@ def train_theirs(
 ) -> Any:
     """Train, test and maybe predict by Lightning's Trainer; return the weights."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    kept = {"enable_checkpointing": any(type(each).__name__ == "ModelCheckpoint" for each in called)}
+    kept = {
+        "enable_checkpointing": any(type(each).__name__ == "ModelCheckpoint" for each in called)
+    }
     trainer = Theirs(
-        max_epochs=epochs, accelerator="cpu", callbacks=[*called], default_root_dir=folder, num_sanity_val_steps=0,
-        **quiet, **kept,
-    )  # fmt: skip
+        max_epochs=epochs,
+        accelerator="cpu",
+        callbacks=[*called],
+        default_root_dir=folder,
+        num_sanity_val_steps=0,
+        **quiet,
+        **kept,
+    )
     module = module or Module(make)
     trainer.fit(module, loader(examples), loader(10))
     trainer.test(module, loader(8), verbose=False)
@@ -153,7 +167,9 @@ SEEN: list[tuple[Any, ...]] = []
 
 
 class Recorder(Callback):
-    """Record every call with the counters, the stage, the mode and the numbers given; log and record metrics."""
+    """Record every call with the counters, the stage, the mode and the numbers given;
+    log and record metrics.
+    """
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         if stage == "predict":
@@ -167,21 +183,33 @@ LOGS = ("on_train_batch_end", "on_validation_batch_end")
 
 def _method(name: str) -> Any:
     def method(self: Any, trainer: Any, module: Any, *offered: Any, **_: Any) -> None:
-        place = (trainer.current_epoch, trainer.global_step, trainer.should_stop, module.device.type, module.training)
+        place = (
+            trainer.current_epoch,
+            trainer.global_step,
+            trainer.should_stop,
+            module.device.type,
+            module.training,
+        )
         numbers = [each for each in offered if isinstance(each, int)][:1] if "batch" in name else []
         if name in LOGS:
             module.log(name, offered[2])
         ends = name.endswith(("epoch_end", "validation_end"))
-        known = {**trainer.callback_metrics, **dict.fromkeys(LOGS * trainer.testing)} if ends else {}
+        known = (
+            {**trainer.callback_metrics, **dict.fromkeys(LOGS * trainer.testing)} if ends else {}
+        )
         metrics = [known.get(each) for each in ("val_loss", *LOGS)]
         kinds = [type(each).__name__ for each in offered[:1]]
-        SEEN.append((name, *place, numbers, [each and round(float(each), 4) for each in metrics], kinds))
+        SEEN.append(
+            (name, *place, numbers, [each and round(float(each), 4) for each in metrics], kinds)
+        )
 
     return method
 
 
 for _name in vars(Callback):
-    if _name.startswith("on_") and not any(each in _name for each in ("sanity", "zero_grad", "checkpoint")):
+    if _name.startswith("on_") and not any(
+        each in _name for each in ("sanity", "zero_grad", "checkpoint")
+    ):
         setattr(Recorder, _name, _method(_name))
 
 
@@ -191,9 +219,13 @@ class Draws(Callback):
     def on_train_end(self, trainer: Any, module: Any) -> None:
         assert isinstance(trainer.logger, TensorBoardLogger)
         module.eval()
-        trainer.logger.experiment.add_scalar("evaluated", float(not trainer.run.model.training), global_step=3)
+        trainer.logger.experiment.add_scalar(
+            "evaluated", float(not trainer.run.model.training), global_step=3
+        )
         module.train()
-        trainer.logger.experiment.add_image("noise", torch.rand(3, 4, 4), global_step=trainer.global_step)
+        trainer.logger.experiment.add_image(
+            "noise", torch.rand(3, 4, 4), global_step=trainer.global_step
+        )
         trainer.logger.experiment.add_histogram("weights", module.weight, trainer.global_step)
 
 
@@ -203,14 +235,18 @@ class Counts(Callback):
     def __init__(self) -> None:
         self.seen = torch.zeros(())
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.seen += 1
 
 
 class Stops(Callback):
     """Stop in the middle of an epoch."""
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         trainer.should_stop = trainer.global_step == 4
 
 

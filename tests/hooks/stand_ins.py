@@ -1,4 +1,6 @@
-"""A run made of nothing but what a hook asks for, and pipelines with a hook of a source file that a test writes."""
+"""A run made of nothing but what a hook asks for,
+and pipelines with a hook of a source file that a test writes.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +21,9 @@ from tests.support.built_in_hooks import SAMPLES, inline
 class StandIn(SimpleNamespace):
     """A run of one process that keeps what hooks log, say and ask for."""
 
-    def __init__(self, model: Any = None, optimizer: torch.optim.Optimizer | None = None, **other: Any) -> None:
+    def __init__(
+        self, model: Any = None, optimizer: torch.optim.Optimizer | None = None, **other: Any
+    ) -> None:
         self.logged: dict[str, list[float]] = {}
         self.messages: list[str] = []
         self.saved: list[str] = []
@@ -67,7 +71,9 @@ class StandIn(SimpleNamespace):
     def say(self, text: str, level: str = "info") -> None:
         self.messages.append(text)
 
-    def save_checkpoint(self, *names: str, moved: Mapping[str, int] | None = None, **_: Any) -> None:
+    def save_checkpoint(
+        self, *names: str, moved: Mapping[str, int] | None = None, **_: Any
+    ) -> None:
         self.saved += names
         self.moved |= moved or {}
 
@@ -114,13 +120,18 @@ USE = 7
 
 
 def pipeline_with(folder: Path, code: str, table: str = "", name: str = "It") -> Loaded:
-    """Return a pipeline with the hook "it", which is called `name` in a file of this code; other tables may follow."""
+    """Return a pipeline with the hook "it", which is called `name` in a file of this code;
+    other tables may follow.
+    """
     file = f"h{len(list(folder.iterdir()))}.py"  # a file is imported once
     (folder / file).write_text(code)
     return parse(f'{HEAD}[hooks.it]\nuse = "./{file}:{name}"\n{table}\n', folder / "p.toml")
 
 
-IMPORTS = "from enum import Enum\nfrom functools import *\nfrom pathlib import Path\nfrom torch import nn\n"
+IMPORTS = (
+    "from enum import Enum\nfrom functools import *\nfrom pathlib import Path\nfrom torch import"
+    " nn\n"
+)
 ARGUMENTS = {**SAMPLES, "comm_hook": {"algorithm": "fp16_compress"}}
 
 
@@ -129,10 +140,15 @@ def faults(folder: Path, code: str, table: str = "") -> list[str]:
     try:
         compile_pipeline(pipeline_with(folder, IMPORTS + code, table))
     except UserError as error:
-        return [f"{problem.where.line if problem.where else ''}: {problem.message}" for problem in error.problems]
+        return [
+            f"{problem.where.line if problem.where else ''}: {problem.message}"
+            for problem in error.problems
+        ]
     return []
 
 
 def plan(*uses: str, more: str = "") -> Plan:
-    tables = "".join(f'[hooks.{use}]\nuse = "{use}"\nargs = {inline(ARGUMENTS.get(use, {}))}\n' for use in uses)
+    tables = "".join(
+        f'[hooks.{use}]\nuse = "{use}"\nargs = {inline(ARGUMENTS.get(use, {}))}\n' for use in uses
+    )
     return compile_pipeline(parse(HEAD + tables + more, Path("troubles.toml")))

@@ -1,4 +1,6 @@
-"""Adapters of other frameworks: the registry, and one that a package offers for a framework of its own."""
+"""Adapters of other frameworks: the registry,
+and one that a package offers for a framework of its own.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -68,7 +70,9 @@ ECHO = 'hooks.echo={use="chorus:StepEcho"}'
 
 @pytest.mark.usefixtures("chorus")
 def test_a_hook_of_an_installed_adapter_does_its_work(trained: Trained) -> None:
-    run_dir = trained(SUM, ECHO, 'hooks.theirs={use="chorus:LossSum", args={key="from_one", start=1.0}}')
+    run_dir = trained(
+        SUM, ECHO, 'hooks.theirs={use="chorus:LossSum", args={key="from_one", start=1.0}}'
+    )
     losses = logged(trained("hooks.log.points=[{at='after_train_iter', every=1}]"), "loss")
     total = 0.0
     sums = {}
@@ -76,7 +80,9 @@ def test_a_hook_of_an_installed_adapter_does_its_work(trained: Trained) -> None:
         total += loss
         sums[iteration] = total
     assert logged(run_dir, "loss_sum") == pytest.approx(sums)
-    assert logged(run_dir, "from_one") == pytest.approx({it: value + 1.0 for it, value in sums.items()})
+    assert logged(run_dir, "from_one") == pytest.approx(
+        {it: value + 1.0 for it, value in sums.items()}
+    )
     assert [*logged(run_dir, "chorus_step").values()] == [*range(1, 16)]
     assert "stopped after 15" in messages(run_dir)
     state: Any = final_state(run_dir)
@@ -91,11 +97,21 @@ def test_its_state_is_resumed_to_the_bit(resumes_alike: Any) -> None:
 @pytest.mark.usefixtures("chorus")
 def test_it_contributes_points_slots_phases_and_edges() -> None:
     plan = compiled(SUM, ECHO, 'hooks.late={use="chorus:StepEcho", enabled=false}')
-    bound = {(each.hook, each.point): each for each in plan.bindings if each.hook in ("sum", "echo")}
-    assert bound.keys() == {("sum", "after_train_iter"), ("echo", "after_train_iter"), ("echo", "after_train")}
+    bound = {
+        (each.hook, each.point): each for each in plan.bindings if each.hook in ("sum", "echo")
+    }
+    assert bound.keys() == {
+        ("sum", "after_train_iter"),
+        ("echo", "after_train_iter"),
+        ("echo", "after_train"),
+    }
     assert bound["sum", "after_train_iter"].reads == ("outputs",)
     assert {each.phase for each in bound.values()} == {"early"}
-    (edge,) = (each for each in plan.edges_at("after_train_iter") if (each.first, each.then) == ("echo", "sum"))
+    (edge,) = (
+        each
+        for each in plan.edges_at("after_train_iter")
+        if (each.first, each.then) == ("echo", "sum")
+    )
     assert (edge.kind, str(edge.where)) == ("class", "rank 20")
     order = [each.hook for each in plan.at("after_train_iter") if each.hook in ("sum", "echo")]
     assert order == ["echo", "sum"]
@@ -123,12 +139,22 @@ def test_a_class_with_a_base_that_it_claims_is_adapted(tmp_path: Path) -> None:
     ("hooks", "said", "hint"),
     [
         ([ECHO, 'hooks.again={use="chorus:StepEcho"}'], '"echo" and "again" both echo', "keep one"),
-        (['hooks.a={use="chorus:Conductor"}'], "Conductor needs Chorus' session", "the pipeline conducts"),
-        (['hooks.a={use="chorus:LossSun"}'], 'Chorus has no listener "LossSun"', 'did you mean "LossSum"'),
+        (
+            ['hooks.a={use="chorus:Conductor"}'],
+            "Conductor needs Chorus' session",
+            "the pipeline conducts",
+        ),
+        (
+            ['hooks.a={use="chorus:LossSun"}'],
+            'Chorus has no listener "LossSun"',
+            'did you mean "LossSum"',
+        ),
         ([SUM[:-1] + ", offload=true}"], "it is a listener of Chorus", ""),
     ],
 )
-def test_what_an_adapter_refuses_is_refused_with_its_hint(hooks: list[str], said: str, hint: str) -> None:
+def test_what_an_adapter_refuses_is_refused_with_its_hint(
+    hooks: list[str], said: str, hint: str
+) -> None:
     text = mistake(*hooks)
     assert said in text
     assert hint in text
@@ -136,7 +162,9 @@ def test_what_an_adapter_refuses_is_refused_with_its_hint(hooks: list[str], said
 
 @pytest.mark.usefixtures("chorus")
 def test_names_of_its_framework_are_translated(tmp_path: Path) -> None:
-    (tmp_path / "ported.py").write_text("class Ported:\n    def on_chorus_step(self, session): pass\n")
+    (tmp_path / "ported.py").write_text(
+        "class Ported:\n    def on_chorus_step(self, session): pass\n"
+    )
     text = mistake(f'hooks.ported={{use="{tmp_path}/ported.py:Ported"}}')
     assert "Ported has names of Chorus" in text
     assert "on_chorus_step → after_train_iter; session → run" in text
@@ -167,4 +195,6 @@ def test_each_adapter_has_the_prefix_and_the_packages_of_its_entry() -> None:
         adapter = load_adapter(entry.place)
         assert adapter.prefix == entry.prefix
         assert adapter.names.packages == entry.packages
-    assert len({adapter.names.framework for adapter in load_all_adapters()}) >= len(BUILT_IN_ADAPTERS)
+    assert len({adapter.names.framework for adapter in load_all_adapters()}) >= len(
+        BUILT_IN_ADAPTERS
+    )

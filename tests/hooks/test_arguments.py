@@ -1,4 +1,6 @@
-"""The arguments of a hook's class, checked against the function that takes them, whichever class has it."""
+"""The arguments of a hook's class, checked against the function that takes them,
+whichever class has it.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,12 +33,16 @@ TAKES_MORE = "    def __init__(self, note: str = '', **more):\n        super()._
         f"{BASE}class It(Base): pass\n",
         f"{BASE}class It(Base):\n    decay: str\n",
         f"{BASE}class It(Base):\n{TAKES_MORE}",
-        f"{BASE}def kept(f):\n    @wraps(f)\n    def w(*a, **k): return f(*a, **k)\n    return w\n"
-        "class It(Base):\n    @kept\n"
-        "    def __init__(self, decay: Annotated[float, Field(lt=1)]): pass\n",
-        "from typing import Annotated\nfrom pydantic import Field\nclass It:\n"
-        "    def __new__(cls, decay: Annotated[float, Field(lt=1)]): return super().__new__(cls)\n"
-        "    def after_run(self): pass\n",
+        (
+            f"{BASE}def kept(f):\n    @wraps(f)\n    def w(*a, **k): return f(*a, **k)\n    return"
+            " w\nclass It(Base):\n    @kept\n    def __init__(self, decay: Annotated[float,"
+            " Field(lt=1)]): pass\n"
+        ),
+        (
+            "from typing import Annotated\nfrom pydantic import Field\nclass It:\n    def"
+            " __new__(cls, decay: Annotated[float, Field(lt=1)]): return super().__new__(cls)\n   "
+            " def after_run(self): pass\n"
+        ),
     ],
 )
 def test_an_inherited_constructor_has_its_arguments_checked(tmp_path: Path, code: str) -> None:
@@ -45,13 +51,18 @@ def test_an_inherited_constructor_has_its_arguments_checked(tmp_path: Path, code
     assert not faults(tmp_path, code, "args = { decay = 0.9 }")
 
 
-def test_a_field_that_a_dataclass_inherits_from_another_module_has_the_names_of_that_module(tmp_path: Path) -> None:
+def test_a_field_that_a_dataclass_inherits_from_another_module_has_the_names_of_that_module(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "base_of_it.py").write_text(
-        "from __future__ import annotations\n"
-        "from dataclasses import dataclass\nfrom typing import Annotated\nfrom pydantic import Field\n"
-        "@dataclass\nclass Base:\n    decay: Annotated[float, Field(lt=1)] = 0.5\n    def after_run(self): pass\n"
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom typing import"
+        " Annotated\nfrom pydantic import Field\n@dataclass\nclass Base:\n    decay:"
+        " Annotated[float, Field(lt=1)] = 0.5\n    def after_run(self): pass\n"
     )
-    code = f"from dataclasses import dataclass\n{FROM_NEIGHBOUR}@dataclass\nclass It(Base):\n    note: str = ''\n"
+    code = (
+        f"from dataclasses import dataclass\n{FROM_NEIGHBOUR}@dataclass\nclass It(Base):\n    note:"
+        " str = ''\n"
+    )
     (said,) = faults(tmp_path, code, "args = { decay = 7.0 }")
     assert '"decay"' in said
 
@@ -74,7 +85,10 @@ def test_the_type_of_an_argument_decides_whether_a_variable_is_a_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, annotation: str, text: str, expected: object
 ) -> None:
     monkeypatch.setenv("HOOKFLOW_VALUE", text)
-    code = f"class It:\n    def __init__(self, name: {annotation}): pass\n    def after_run(self): pass\n"
+    code = (
+        f"class It:\n    def __init__(self, name: {annotation}): pass\n    def after_run(self):"
+        " pass\n"
+    )
     value = '["${env:HOOKFLOW_VALUE}"]' if "list" in annotation else '"${env:HOOKFLOW_VALUE}"'
     loaded = pipeline_with(tmp_path, code, f"args = {{ name = {value} }}")
     (file,) = tmp_path.iterdir()

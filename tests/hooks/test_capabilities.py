@@ -1,4 +1,6 @@
-"""What hooks declare that they do: `HookCapabilities`, of hookflow's hooks and of the user's alike."""
+"""What hooks declare that they do: `HookCapabilities`,
+of hookflow's hooks and of the user's alike.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,34 @@ def spec_of(make: Any, args: Any = ()) -> HookSpec:
         (EarlyStop, ["loss"], "monitors", {"loss": "min"}),
         (EMA, {}, "monitors", {}),
         (EMA, {"monitor": "score", "mode": "max"}, "monitors", {"score": "max"}),
-        (Scheduler, {"chain": [{"use": "ReduceLROnPlateau"}], "metric": "loss"}, "monitors", {"loss": "min"}),
+        (
+            Scheduler,
+            {"chain": [{"use": "ReduceLROnPlateau"}], "metric": "loss"},
+            "monitors",
+            {"loss": "min"},
+        ),
         (Checkpoint, {"monitor": {"a": "max", "b": "min"}}, "monitors", {"a": "max", "b": "min"}),
         (Freeze, {"params": ["body.*"]}, "frozen_at_start", ("body.*",)),
         (Freeze, {"params": ["body.*"], "begin": "1ep"}, "frozen_at_start", ()),
-        (Export, {"weights": "model_ema"}, "exported_weights", ExportedWeights(weights="model_ema")),
+        (
+            Export,
+            {"weights": "model_ema"},
+            "exported_weights",
+            ExportedWeights(weights="model_ema"),
+        ),
         (Checkpoint, {}, "saved_checkpoints", SavedCheckpoints()),
-        (Checkpoint, {"keep": 3, "frozen": False}, "saved_checkpoints", SavedCheckpoints(keep=3, with_frozen=False)),
-        (Checkpoint, {"trail": "2 MB"}, "saved_checkpoints", SavedCheckpoints(trail_bytes=2_000_000)),
+        (
+            Checkpoint,
+            {"keep": 3, "frozen": False},
+            "saved_checkpoints",
+            SavedCheckpoints(keep=3, with_frozen=False),
+        ),
+        (
+            Checkpoint,
+            {"trail": "2 MB"},
+            "saved_checkpoints",
+            SavedCheckpoints(trail_bytes=2_000_000),
+        ),
         (
             Checkpoint,
             {"monitor": "val/loss", "top": 2, "weights_only": True},
@@ -51,7 +73,9 @@ def spec_of(make: Any, args: Any = ()) -> HookSpec:
         ),
     ],
 )
-def test_what_a_built_in_hook_declares_by_its_arguments(make: Any, args: Any, field: str, value: object) -> None:
+def test_what_a_built_in_hook_declares_by_its_arguments(
+    make: Any, args: Any, field: str, value: object
+) -> None:
     assert getattr(spec_of(make, args).capabilities, field) == value
 
 
@@ -68,7 +92,9 @@ def test_what_an_object_holds_counts_when_it_is_made() -> None:
 
 def test_a_hook_of_the_users_has_every_capability() -> None:
     class Sends:
-        capabilities = HookCapabilities(accumulates=True, runs_backward_twice=True, writes_outside=("url",))
+        capabilities = HookCapabilities(
+            accumulates=True, runs_backward_twice=True, writes_outside=("url",)
+        )
 
         def __init__(self, url: str | None = None) -> None: ...
 
@@ -83,7 +109,11 @@ def test_a_hook_of_the_users_has_every_capability() -> None:
     assert spec_of(Derived).find_outside_arguments() == ("url",)
     assert spec_of(function).capabilities.offload_blocker == "it asks"
     assert spec_of(print).capabilities == NO_CAPABILITIES
-    assert dict(Sends.capabilities.declared()).keys() == {"accumulates", "runs_backward_twice", "writes_outside"}
+    assert dict(Sends.capabilities.declared()).keys() == {
+        "accumulates",
+        "runs_backward_twice",
+        "writes_outside",
+    }
 
 
 @pytest.mark.parametrize(
@@ -91,7 +121,10 @@ def test_a_hook_of_the_users_has_every_capability() -> None:
     [
         ({"writes_outsid": True}, 'did you mean "writes_outside"?'),
         ({"qqqq": True}, "it has writes_outside, "),
-        *(({"writes_outside": value}, "must be True or hold names") for value in (None, 3, "out_dir", [1])),
+        *(
+            ({"writes_outside": value}, "must be True or hold names")
+            for value in (None, 3, "out_dir", [1])
+        ),
         ({"saved_checkpoints": True}, "must be of the type SavedCheckpoints"),
         ({"exported_weights": "model"}, "must be of the type ExportedWeights"),
         ({"monitors": {"loss": "less"}}, 'must hold "min" or "max"'),
@@ -135,7 +168,11 @@ class Twice(Hook):
 @pytest.mark.parametrize(
     ("hook", "message", "hint"),
     [
-        (Listed, "Listed.capabilities must be HookCapabilities, not dict", "HookCapabilities(accumulates=True)"),
+        (
+            Listed,
+            "Listed.capabilities must be HookCapabilities, not dict",
+            "HookCapabilities(accumulates=True)",
+        ),
         (Misspelt, "Misspelt.capabilites holds capabilities", 'did you mean "capabilities"?'),
         (Outside, "Outside.writes_outside is a capability", "HookCapabilities(writes_outside=…)"),
         (Twice, "Twice.backward_twice is a capability", "HookCapabilities(runs_backward_twice=…)"),

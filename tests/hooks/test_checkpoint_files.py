@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemWriter, save
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
 
 from hookflow.errors import UserError
 from hookflow.hooks.checkpoint_files import METADATA_FILE, read_shards, read_weights

@@ -1,4 +1,6 @@
-"""The built-in communication hook against PyTorch's own, by DDP of one process; and where there is no DDP."""
+"""The built-in communication hook against PyTorch's own, by DDP of one process;
+and where there is no DDP.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +22,8 @@ from tests.conftest import TOY, Trained, records
 from tests.support.golden_files import check_cases
 
 LEFT: list[Any] = []
-"""The groups that were left. PowerSGD's callback holds its group, and ends in a thread of the group.
+"""The groups that were left. PowerSGD's callback holds its group, and ends in a thread of the
+group.
 
 If that is the last reference, the thread waits for itself to end, and the process aborts.
 """
@@ -29,17 +32,24 @@ If that is the last reference, the thread waits for itself to end, and the proce
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
     """Form a group of this process alone."""
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
     LEFT.append(dist.group.WORLD)
     yield
     dist.destroy_process_group()
 
 
 def gradients(hooks: Mapping[str, tuple[object, Any]], iterations: int = 6) -> list[torch.Tensor]:
-    """Return the gradients of models of different sizes in some backward passes, each averaged by its hook."""
+    """Return the gradients of models of different sizes in some backward passes,
+    each averaged by its hook.
+    """
     torch.manual_seed(7)
     widths = dict(zip(hooks, (24, 8), strict=False))
-    nets = {name: DistributedDataParallel(nn.Sequential(nn.Linear(16, w), nn.Tanh())) for name, w in widths.items()}
+    nets = {
+        name: DistributedDataParallel(nn.Sequential(nn.Linear(16, w), nn.Tanh()))
+        for name, w in widths.items()
+    }
     for name, (state, hook) in hooks.items():
         nets[name].register_comm_hook(state, hook)
     result = []
@@ -93,7 +103,9 @@ def test_power_sgd_learns_of_each_model_for_itself() -> None:
     hook = CommHook("power_sgd", start=2)
     averaged = gradients({name: ours(hook, name) for name in ("left", "right")})
     pytorch = powerSGD_hook.powerSGD_hook
-    expected = gradients({name: (powerSGD_hook.PowerSGDState(None, 1, 2), pytorch) for name in ("left", "right")})
+    expected = gradients(
+        {name: (powerSGD_hook.PowerSGDState(None, 1, 2), pytorch) for name in ("left", "right")}
+    )
     assert all(map(torch.equal, averaged, expected))
     assert hook.state_dict() == {"iterations": {"left": 6, "right": 6}}
 
@@ -105,7 +117,9 @@ MISTAKES = {
     "on one rank": [COMM % ', ranks="zero"'],
     "switched off after an error": [COMM % ', on_error="disable"'],
     "a second one": [COMM % "", 'hooks.two={use="comm_hook", args={algorithm="bf16_compress"}}'],
-    "an argument of another algorithm": ['hooks.comm={use="comm_hook", args={algorithm="fp16_compress", start=5}}'],
+    "an argument of another algorithm": [
+        'hooks.comm={use="comm_hook", args={algorithm="fp16_compress", start=5}}'
+    ],
     "no algorithm of that name": ['hooks.comm={use="comm_hook", args={algorithm="fp16"}}'],
 }
 
@@ -121,8 +135,13 @@ def test_mistakes() -> None:
 
 def test_a_single_process_has_nothing_for_it_to_do_nor_a_dry_run(trained: Trained) -> None:
     said, hint = str(records(trained(COMM % "", code=2), "end")[0]["reason"]).splitlines()
-    assert 'hook "comm" has nothing to do at ddp_comm: only several ranks with strategy = "ddp"' in said
+    assert (
+        'hook "comm" has nothing to do at ddp_comm: only several ranks with strategy = "ddp"'
+        in said
+    )
     assert hint.strip() == "leave it out: --without comm"
     loaded = parse(TOY.read_text(), TOY, [COMM % ""])
     found = run_dry(loaded, compile_pipeline(loaded), TOY.parent, lambda text, level="info": None)
-    assert SilentBinding("comm", "ddp_comm", "a single process averages no gradients") in found.silent
+    assert (
+        SilentBinding("comm", "ddp_comm", "a single process averages no gradients") in found.silent
+    )

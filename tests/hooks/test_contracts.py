@@ -45,7 +45,8 @@ INSTEAD_OF = {"scheduler": "schedule"}
 
 
 NEED_NOT_SURVIVE = {
-    "throughput": {"began", "samples", "iterations"},  # of the current window, which a resumed run begins
+    # Of the current window, which a resumed run begins.
+    "throughput": {"began", "samples", "iterations"},
     "activation_stats": {"names"},  # by the ids of modules
     "profiler": {"profile"},
     "time_limit": {"end"},  # counted anew in each process
@@ -59,7 +60,9 @@ WAITS = {
 """Hooks that wait for the device within an iteration, and why."""
 
 SAVED_AT = 12
-"""Where a run is saved in the test of the state: within the last of its three epochs, after two validations."""
+"""Where a run is saved in the test of the state: within the last of its three epochs,
+after two validations.
+"""
 
 HERE = Where("test")
 
@@ -81,12 +84,20 @@ def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
 def attributes(name: str, trainer: Trainer) -> Any:
     """Return what the hook of a sample holds, but for what need not survive."""
     hook = trainer.run.hooks["sample"]
-    return photograph({key: value for key, value in vars(hook).items() if key not in NEED_NOT_SURVIVE.get(name, ())})
+    return photograph(
+        {
+            key: value
+            for key, value in vars(hook).items()
+            if key not in NEED_NOT_SURVIVE.get(name, ())
+        }
+    )
 
 
 @pytest.fixture
 def alone(new_run: NewRun, train_here: Train) -> Callable[[str], RunDir]:
-    """Train with one hook beside the accuracy, from the beginning to the end; a checkpoint from midway is kept."""
+    """Train with one hook beside the accuracy, from the beginning to the end;
+    a checkpoint from midway is kept.
+    """
 
     def train(name: str) -> RunDir:
         off = [f"hooks.{other}.enabled=false" for other in OTHERS if other != "accuracy"]
@@ -109,14 +120,18 @@ def test_every_registered_hook_has_a_sample() -> None:
 class TestEveryHook:
     def test_says_what_it_does_and_its_methods_and_arguments_are_in_order(self, name: str) -> None:
         sentence = read_summary(hook_class(name))
-        assert re.fullmatch(r"[A-Z][a-z]+s [^.]+(\.\w[^.]*)*\.", sentence), f"no sentence of what it does: {sentence!r}"
+        assert re.fullmatch(r"[A-Z][a-z]+s [^.]+(\.\w[^.]*)*\.", sentence), (
+            f"no sentence of what it does: {sentence!r}"
+        )
         assert sum(read_summary(hook_class(other)) == sentence for other in HOOKS.built_in) == 1, (
             "another hook says the same"
         )
         result, problems = find_methods(hook_class(name), DEFAULT_POINTS)
         assert not problems
         assert result
-        assert all(set(method.takes) <= set(DEFAULT_POINTS[method.point].offers) for method in result)
+        assert all(
+            set(method.takes) <= set(DEFAULT_POINTS[method.point].offers) for method in result
+        )
         hook = hook_class(name)
         for parameter in inspect.signature(hook).parameters:
             schema = argument_type(hook, parameter).json_schema()
@@ -125,12 +140,22 @@ class TestEveryHook:
     def test_declares_its_slots(self, name: str) -> None:
         hook = hook_class(name)
         result = find_methods(hook, DEFAULT_POINTS)[0]
-        reads, writes = (read_slots(hook, kind, {method.name for method in result}) for kind in ("reads", "writes"))
+        reads, writes = (
+            read_slots(hook, kind, {method.name for method in result})
+            for kind in ("reads", "writes")
+        )
         assert not [*reads[1], *writes[1]]
-        declared = {slot for by_method, _ in (reads, writes) for of_one in by_method.values() for slot in of_one}
+        declared = {
+            slot
+            for by_method, _ in (reads, writes)
+            for of_one in by_method.values()
+            for slot in of_one
+        }
         assert {root(slot) for slot in declared} <= SLOT_DOCS.keys()
         for by_method, _ in (reads, writes):
-            assert not [key for item in by_method.values() for key in fill_slots(item, hook, name, {})[1]]
+            assert not [
+                key for item in by_method.values() for key in fill_slots(item, hook, name, {})[1]
+            ]
         assert bool(declared) == (name not in TOUCHES_NOTHING)
         for method in result:
             of_method = {*reads[0].get(method.name, ()), *writes[0].get(method.name, ())}
@@ -141,10 +166,14 @@ class TestEveryHook:
 
 @pytest.mark.parametrize("name", SAMPLES)
 class TestEverySample:
-    def test_its_arguments_are_accepted_a_typo_is_not_and_its_state_executes_no_code(self, name: str) -> None:
+    def test_its_arguments_are_accepted_a_typo_is_not_and_its_state_executes_no_code(
+        self, name: str
+    ) -> None:
         make = hook_class(name)
         assert not list(find_argument_problems(make, SAMPLES[name], name, lambda key: HERE))
-        (problem,) = find_argument_problems(make, {**SAMPLES[name], "no_such": 1}, name, lambda key: HERE)
+        (problem,) = find_argument_problems(
+            make, {**SAMPLES[name], "no_such": 1}, name, lambda key: HERE
+        )
         assert "no_such" in problem.message
         file = io.BytesIO()
         torch.save(hook_class(name)(**SAMPLES[name]).state_dict(), file)
@@ -154,7 +183,9 @@ class TestEverySample:
         """Nor is its order beside the usual hooks ambiguous, or a call on the run undeclared."""
         given = [f'hooks.sample={{use="{name}", args={inline(SAMPLES[name])}}}']
         given += NEEDS.get(name, ())
-        given += [f"hooks.{other}.enabled=false" for sample, other in INSTEAD_OF.items() if sample == name]
+        given += [
+            f"hooks.{other}.enabled=false" for sample, other in INSTEAD_OF.items() if sample == name
+        ]
         used = {hook.use for hook in parse(TOY.read_text(), TOY).pipeline.hooks.values()}
         loaded = parse(TOY.read_text(), TOY, () if name in used else given)
         result = Findings.of(loaded, valid_plan(loaded))
@@ -173,8 +204,11 @@ class TestEverySample:
         hook, fetched = hook_class(name), []
 
         class Fetches(TorchDispatchMode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                if func is torch.ops.aten._local_scalar_dense.default:  # what item(), float() and bool() call
+            def __torch_dispatch__(
+                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
+                # What item(), float() and bool() call.
+                if func is torch.ops.aten._local_scalar_dense.default:
                     fetched.append("".join(traceback.format_stack(limit=8)))
                 return func(*args, **(kwargs or {}))
 

@@ -1,8 +1,10 @@
-"""Every built-in hook that touches weights or gradients, over tensors of every kind: right, or refused by name.
+"""Every built-in hook that touches weights or gradients, over tensors of every kind: right, or
+refused by name.
 
-A new hook inherits it by what it declares: it is trained with here beside a weight of each kind. Unless `CHANGES` says
-that it changes what is trained, the weights must be those of a training without it. The hooks in `CHANGES`, the
-averages and the norms are compared with plain PyTorch further below.
+A new hook inherits it by what it declares: it is trained with here beside a weight of each kind.
+Unless `CHANGES` says that it changes what is trained, the weights must be those of a training
+without it. The hooks in `CHANGES`, the averages and the norms are compared with plain PyTorch
+further below.
 """
 
 from collections.abc import Callable
@@ -38,7 +40,9 @@ KINDS = (*DTYPES, "sparse")
 
 
 class Mixed(nn.Module):
-    """A network of points with one more weight of some kind: `other`, or an embedding of sparse gradients."""
+    """A network of points with one more weight of some kind: `other`,
+    or an embedding of sparse gradients.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -82,7 +86,10 @@ CHANGES = {"freeze", "grad_clip", "lr_finder", "precise_bn", "prune", "sam", "sp
 
 COMMON = (
     "hooks.accuracy.enabled=true",
-    *(f"hooks.{name}.enabled=false" for name in ("clip", "schedule", "ema", "throughput", "log", "early_stop")),
+    *(
+        f"hooks.{name}.enabled=false"
+        for name in ("clip", "schedule", "ema", "throughput", "log", "early_stop")
+    ),
     "hooks.checkpoint={use='checkpoint'}",
     'optimizer={use="torch.optim:SGD", args={lr=0.05}}',
     "run.max_epochs=2",
@@ -103,7 +110,12 @@ def test_a_hook_takes_weights_of_every_kind_or_names_those_that_it_refuses(
     name: str, kind: str, trained: Trained
 ) -> None:
     other = {"int64": "head.bias", "sparse": "table.*"}.get(kind, "other")
-    args = inline({**ARGS.get(name, SAMPLES[name]), **({"params": ["body.*", other]} if name == "freeze" else {})})
+    args = inline(
+        {
+            **ARGS.get(name, SAMPLES[name]),
+            **({"params": ["body.*", other]} if name == "freeze" else {}),
+        }
+    )
     sample = f'hooks.sample={{use="{name}", args={args}}}'
     needs = NEEDS.get(name, ())
     if any(override.startswith("model.") for override in needs):
@@ -127,18 +139,28 @@ def floats(tensor: Tensor) -> Tensor:
 
 
 def averaged(kind: str) -> dict[str, Tensor]:
-    return {name: value for name, value in Mixed(kind).state_dict().items() if value.dtype != torch.int64}
+    return {
+        name: value
+        for name, value in Mixed(kind).state_dict().items()
+        if value.dtype != torch.int64
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("use", [EMA, SWA])
-def test_an_average_is_that_of_float64_and_a_validation_gives_the_weights_back(use: type[Average], kind: str) -> None:
+def test_an_average_is_that_of_float64_and_a_validation_gives_the_weights_back(
+    use: type[Average], kind: str
+) -> None:
     model = Mixed(kind)
     hook = EMA(decay=0.999, gamma=0.0) if use is EMA else SWA(begin=0, every=1)
     hook.name = "average"
     run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1), max_iters=300)
     hook.before_train(run)
-    samples = [{name: floats(value).clone() for name, value in averaged(kind).items()}] if use is EMA else []
+    samples = (
+        [{name: floats(value).clone() for name, value in averaged(kind).items()}]
+        if use is EMA
+        else []
+    )
     for _ in range(300):
         with torch.no_grad():
             for value in model.state_dict().values():
@@ -154,7 +176,11 @@ def test_an_average_is_that_of_float64_and_a_validation_gives_the_weights_back(u
         every = torch.stack([sample[name] for sample in samples])
         share = 0.999 ** torch.arange(300, -1, -1, dtype=torch.float64)
         share[1:] *= 0.001
-        expected = (every.flatten(1) * share[:, None]).sum(0).view_as(average) if use is EMA else every.mean(0)
+        expected = (
+            (every.flatten(1) * share[:, None]).sum(0).view_as(average)
+            if use is EMA
+            else every.mean(0)
+        )
         if use is SWA and name in dict(model.named_buffers()):
             expected = every[-1]
         assert average.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -173,7 +199,9 @@ def test_an_average_is_that_of_float64_and_a_validation_gives_the_weights_back(u
     assert_same(hook.average, kept)
 
 
-def test_what_a_validation_changes_of_a_narrow_average_stays_and_the_rest_keeps_its_precision() -> None:
+def test_what_a_validation_changes_of_a_narrow_average_stays_and_the_rest_keeps_its_precision() -> (
+    None
+):
     model = nn.Linear(4, 1, bias=False, dtype=torch.bfloat16)
     hook = EMA()
     run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))
@@ -195,8 +223,12 @@ def test_a_run_in_bf16_saves_its_average_in_float32_and_is_resumed_to_the_bit(
 ) -> None:
     run_dir = resumes_alike('run.precision="bf16-true"', point="before_val_iter", at=3)
     state: Any = final_state(run_dir)
-    assert {value.dtype for name, value in state["model_ema"].items() if "tracked" not in name} == {torch.float32}
-    assert {value.dtype for name, value in state["model"].items() if "tracked" not in name} == {torch.bfloat16}
+    assert {value.dtype for name, value in state["model_ema"].items() if "tracked" not in name} == {
+        torch.float32
+    }
+    assert {value.dtype for name, value in state["model"].items() if "tracked" not in name} == {
+        torch.bfloat16
+    }
 
 
 def test_a_weight_that_is_not_dense_is_refused() -> None:
@@ -204,7 +236,10 @@ def test_a_weight_that_is_not_dense_is_refused() -> None:
     model.table = nn.Parameter(torch.eye(3).to_sparse())
     hook = EMA()
     hook.name = "average"
-    with pytest.raises(UserError, match='hook "average" cannot average "table", a tensor with the layout sparse_coo'):
+    with pytest.raises(
+        UserError,
+        match='hook "average" cannot average "table", a tensor with the layout sparse_coo',
+    ):
         hook.before_train(StandIn(model))  # type: ignore[arg-type]
 
 
@@ -239,7 +274,9 @@ def test_gradients_of_every_kind_are_clipped_by_their_norm(kind: str, order: flo
     for name, gradient in dense_gradients(model).items():
         torch.testing.assert_close(gradient, before[name] * (0.5 / norm), rtol=1e-2, atol=1e-6)
     logs.before_optimizer_step(run)
-    assert run.last["grad_norm/total"] == pytest.approx(float(norm_over(dense_gradients(model), 2.0)), rel=1e-3)
+    assert run.last["grad_norm/total"] == pytest.approx(
+        float(norm_over(dense_gradients(model), 2.0)), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -250,7 +287,9 @@ def test_gradients_of_every_kind_are_clamped_or_refused(kind: str) -> None:
     clip = GradClip(clip_value=0.5)
     clip.name = "clip"
     if kind.startswith("complex"):
-        with pytest.raises(UserError, match='hook "clip": clip_value cannot clamp the complex gradient of "other"'):
+        with pytest.raises(
+            UserError, match='hook "clip": clip_value cannot clamp the complex gradient of "other"'
+        ):
             clip.before_train(run)
         return
     clip.before_train(run)
@@ -278,7 +317,9 @@ def test_weights_of_every_kind_are_pruned_by_magnitude(kind: str) -> None:
     hook = Prune(params=["other", "head.*"], amount=0.5, begin=1, end=1)
     hook.name = "prune"
     hook.before_train(run)
-    magnitudes = {name: floats(dict(model.named_parameters())[name].detach()).abs() for name in hook.pruned}
+    magnitudes = {
+        name: floats(dict(model.named_parameters())[name].detach()).abs() for name in hook.pruned
+    }
     threshold = torch.cat([each.flatten() for each in magnitudes.values()]).median()
     hook.after_optimizer_step(run)
     for name, magnitude in magnitudes.items():
@@ -295,7 +336,9 @@ def test_statistics_of_a_complex_weight_are_those_of_its_absolute_values(kind: s
         values = values.abs() if values.is_complex() else values
         expected = {"mean": values.mean(), "max": values.max(), "norm": values.norm()}
         for stat, value in expected.items():
-            assert run.last[f"param/{name}/{stat}"] == pytest.approx(float(value), rel=1e-3, abs=1e-6)
+            assert run.last[f"param/{name}/{stat}"] == pytest.approx(
+                float(value), rel=1e-3, abs=1e-6
+            )
 
 
 class TestWhichGradientsAreClipped:
@@ -355,14 +398,21 @@ def vectors(kind: str, seed: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("kind", TRAINED)
 def test_sam_computes_the_gradients_at_the_worst_weights(kind: str) -> None:
-    """Of the sum of a |w|² / 2 the gradient is a w: at w + rho a w / norm it is a (w + rho a w / norm)."""
+    """Of the sum of a |w|² / 2 the gradient is a w:
+    at w + rho a w / norm it is a (w + rho a w / norm).
+    """
     factors, rho = (2.0, 0.5), 0.25
     model = nn.ParameterList(vectors(kind, 4))
     before = [floats(parameter.detach()).clone() for parameter in model]
-    norm = torch.cat([factor * weight.abs() for factor, weight in zip(factors, before, strict=True)]).norm()
+    norm = torch.cat(
+        [factor * weight.abs() for factor, weight in zip(factors, before, strict=True)]
+    ).norm()
 
     def loss(batch: Any) -> Tensor:
-        terms = [factor * parameter.abs().square().sum() / 2 for factor, parameter in zip(factors, model, strict=True)]
+        terms = [
+            factor * parameter.abs().square().sum() / 2
+            for factor, parameter in zip(factors, model, strict=True)
+        ]
         return terms[0] + terms[1]
 
     run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))
@@ -373,7 +423,9 @@ def test_sam_computes_the_gradients_at_the_worst_weights(kind: str) -> None:
         worst = weight + rho * factor * weight / norm
         assert parameter.grad is not None
         assert not torch.allclose(floats(parameter.grad), factor * weight, rtol=CLOSE[kind])
-        torch.testing.assert_close(floats(parameter.grad), factor * worst, rtol=CLOSE[kind], atol=CLOSE[kind])
+        torch.testing.assert_close(
+            floats(parameter.grad), factor * worst, rtol=CLOSE[kind], atol=CLOSE[kind]
+        )
         torch.testing.assert_close(floats(parameter.detach()), weight, rtol=0, atol=0)
 
 

@@ -34,32 +34,54 @@ from tests.support.toy import Counts
 
 class TestTimeLimit:
     def test_it_stops_with_a_checkpoint_from_which_the_run_is_resumed_to_the_same_end(
-        self, undisturbed: Trained, trained: Trained, train_here: Train, monkeypatch: pytest.MonkeyPatch
+        self,
+        undisturbed: Trained,
+        trained: Trained,
+        train_here: Train,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         limit = 'hooks.limit={use="time_limit", args={limit="1h"}}'
-        calls = itertools.count()  # of the clock: when the hook is made, after 5 iterations, a validation, and 2 more
+        # Of the clock: when the hook is made, after 5 iterations, a validation, and 2 more.
+        calls = itertools.count()
         clock = SimpleNamespace(monotonic=lambda: 3600.0 if next(calls) == 8 else 0.0)
         monkeypatch.setattr("hookflow.hooks.builtin.stops.time", clock)
         stopped = trained(limit)
         end = records(stopped, "end")[-1]
-        assert (end["it"], end["status"], end["reason"]) == (7, "stopped", "the time limit of 1h is reached")
+        assert (end["it"], end["status"], end["reason"]) == (
+            7,
+            "stopped",
+            "the time limit of 1h is reached",
+        )
         assert (stopped.checkpoints / "last").resolve().name == "it00000007"
         assert train_here(stopped, resume=True) == 0
         assert_same_end(undisturbed(limit), stopped)
 
     @pytest.mark.parametrize("stops", ["the time limit", "a hook"])
     def test_a_signal_cuts_the_validation_short_after_which_it_would_have_stopped(
-        self, new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: str
+        self,
+        new_run: NewRun,
+        train_here: Train,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        stops: str,
     ) -> None:
-        """The limit was that of the job that is over; what another hook has asked for still holds."""
+        """The limit was that of the job that is over;
+        what another hook has asked for still holds.
+        """
         limit = 'hooks.limit={use="time_limit", args={limit="1h"}}'
-        steers = 'use="./control_hooks.py:Steers", args={call="stop", point="after_train_iter", at=8}'
+        steers = (
+            'use="./control_hooks.py:Steers", args={call="stop", point="after_train_iter", at=8}'
+        )
         once = f'hooks.once={{{steers}, points=["after_train_iter"], writes=["control"]}}'
         common = (limit if stops == "the time limit" else once, "run.val_every=4")
-        swap, struck = ("max_epochs = 3", "max_iters = 15"), strikes(tmp_path, SIGTERM, ("before_val_iter", 8))
+        swap, struck = (
+            ("max_epochs = 3", "max_iters = 15"),
+            strikes(tmp_path, SIGTERM, ("before_val_iter", 8)),
+        )
         alone, broken = new_run(*common, swap=swap), new_run(*common, *struck, swap=swap)
         assert train_here(alone) == 0
-        calls = itertools.count()  # of the clock: when the hook is made, after 4 iterations, a validation, and 4 more
+        # Of the clock: when the hook is made, after 4 iterations, a validation, and 4 more.
+        calls = itertools.count()
         clock = SimpleNamespace(monotonic=lambda: 3600.0 if next(calls) == 9 else 0.0)
         monkeypatch.setattr("hookflow.hooks.builtin.stops.time", clock)
         assert train_here(broken) == 143
@@ -78,7 +100,9 @@ class TestTheBestCheckpoint:
             ("loss", None, [3, 2, 2, 4, 1], [0, 1, 4]),
         ],
     )
-    def test_of_a_metric(self, metric: str, mode: Any, values: list[float], best_at: list[int]) -> None:
+    def test_of_a_metric(
+        self, metric: str, mode: Any, values: list[float], best_at: list[int]
+    ) -> None:
         run: Any = StandIn()
         hook, saved_at = Checkpoint(metric, mode), []
         for k, value in enumerate(values):
@@ -91,7 +115,12 @@ class TestTheBestCheckpoint:
         run: Any = StandIn()
         hook, requests = Checkpoint({"score": "max", "val/loss": "min"}, top=2), []
         for k, (score, loss) in enumerate([(1, 1), (3, 2), (2, 0.5), (0, 3), (3, 0.7)], 1):
-            run.iter, run.saved, run.moved, run.metrics = k, [], {}, {"score": score, "val/loss": loss}
+            run.iter, run.saved, run.moved, run.metrics = (
+                k,
+                [],
+                {},
+                {"score": score, "val/loss": loss},
+            )
             hook.after_val(run)
             requests.append((run.saved, run.moved))
         assert requests == [
@@ -103,18 +132,40 @@ class TestTheBestCheckpoint:
         ]
         again = Checkpoint({"score": "max", "val/loss": "min"}, top=2)
         again.load_state_dict(hook.state_dict())
-        assert again.best == hook.best == {"score": [(3, 2), (3, 5)], "val/loss": [(0.5, 3), (0.7, 5)]}
+        assert (
+            again.best == hook.best == {"score": [(3, 2), (3, 5)], "val/loss": [(0.5, 3), (0.7, 5)]}
+        )
 
 
 class TestEarlyStop:
     @pytest.mark.parametrize(
         ("mode", "args", "value", "said"),
         [
-            ("max", {"stopping_threshold": 0.9}, 0.9, "score is 0.9000, as good as the threshold of 0.9000"),
-            ("min", {"stopping_threshold": 0.1}, 0.05, "score is 0.05000, as good as the threshold of 0.1000"),
+            (
+                "max",
+                {"stopping_threshold": 0.9},
+                0.9,
+                "score is 0.9000, as good as the threshold of 0.9000",
+            ),
+            (
+                "min",
+                {"stopping_threshold": 0.1},
+                0.05,
+                "score is 0.05000, as good as the threshold of 0.1000",
+            ),
             ("min", {"stopping_threshold": 0.1}, 0.2, ""),
-            ("max", {"divergence_threshold": 0.1}, 0.05, "score is 0.05000, worse than the threshold of 0.1000"),
-            ("min", {"divergence_threshold": 9.0}, 10.0, "score is 10.00, worse than the threshold of 9.000"),
+            (
+                "max",
+                {"divergence_threshold": 0.1},
+                0.05,
+                "score is 0.05000, worse than the threshold of 0.1000",
+            ),
+            (
+                "min",
+                {"divergence_threshold": 9.0},
+                10.0,
+                "score is 10.00, worse than the threshold of 9.000",
+            ),
             ("min", {"divergence_threshold": 9.0}, 9.0, ""),
             ("min", {"check_finite": True}, math.nan, "score is NaN, which is not finite"),
             ("min", {}, math.nan, ""),
@@ -159,12 +210,16 @@ class TestSpikeGuard:
         )
 
     def told(self, run_dir: RunDir, words: str) -> list[object]:
-        return [record["it"] for record in records(run_dir, "message") if words in str(record["text"])]
+        return [
+            record["it"] for record in records(run_dir, "message") if words in str(record["text"])
+        ]
 
     def test_the_step_of_a_spike_is_skipped_and_no_other(self, trained: Trained) -> None:
         task = 'task={use="./own_tasks.py:spikes", args={at=[8]}}'
         guarded = trained(task, 'hooks.guard={use="spike_guard", args={window=4}}')
-        by_hand = trained(task, 'hooks.guard={use="tests.support.control_hooks:Skips", args={at=8}}')
+        by_hand = trained(
+            task, 'hooks.guard={use="tests.support.control_hooks:Skips", args={at=8}}'
+        )
         assert_same(final_state(guarded)["model"], final_state(by_hand)["model"])
         assert self.told(guarded, "the loss has spiked to") == [8]
 
@@ -185,14 +240,20 @@ class TestSpikeGuard:
 
     def test_a_spike_that_lasts_stops_the_run(self, trained: Trained) -> None:
         task = f'task={{use="./own_tasks.py:spikes", args={{at={list(range(6, 15))}}}}}'
-        end = records(trained(task, 'hooks.guard={use="spike_guard", args={window=4, patience=3}}'), "end")[-1]
+        end = records(
+            trained(task, 'hooks.guard={use="spike_guard", args={window=4, patience=3}}'), "end"
+        )[-1]
         assert (end["it"], end["reason"]) == (9, "the loss has spiked 3 times in a row")
 
     def test_the_batches_of_an_iteration_are_one_spike(self) -> None:
-        """However many of them jump, and be the last one as good as ever: the iteration takes no step."""
+        """However many of them jump, and be the last one as good as ever:
+        the iteration takes no step.
+        """
         run: Any = StandIn(batch_weight=1)
         guard = SpikeGuard(window=2, patience=3)
-        for iteration, losses in enumerate([[1, 1, 1], [9, 9, 9], [9, 1, 1], [1, 1, 1], [9, 9, 1], [1, 9, 1]]):
+        for iteration, losses in enumerate(
+            [[1, 1, 1], [9, 9, 9], [9, 1, 1], [1, 1, 1], [9, 9, 1], [1, 9, 1]]
+        ):
             run.iter = iteration
             for loss in losses:
                 guard.after_forward(run, {"loss": torch.tensor(float(loss))})
@@ -205,7 +266,9 @@ class TestSpikeGuard:
 
     def test_a_task_without_a_loss_or_with_several_is_refused(self) -> None:
         """A step that is skipped would be the wrong one, and a window would hold losses of both."""
-        run: Any = StandIn(task=SimpleNamespace(steps_itself=True), optimizers={"a": None, "b": None})
+        run: Any = StandIn(
+            task=SimpleNamespace(steps_itself=True), optimizers={"a": None, "b": None}
+        )
         with pytest.raises(UserError, match="knows one loss"):
             SpikeGuard().before_train(run)
         for after in (LRFinder().after_train_iter, SpikeGuard().after_forward):
@@ -224,7 +287,9 @@ class TestLRFinder:
         rates = [10.0**k for k in range(-6, 2)]
         assert find_steepest_rate(rates, [3, 3, 2.9, 2, 1, 0.9, 2, 9]) == pytest.approx(1e-3)
         assert find_steepest_rate(rates, [1, 1, 1, 2, 3, 4, 5, 6]) is None
-        assert find_steepest_rate(rates, [3, 2, 1, math.inf, math.nan, 1, 1, 1]) == pytest.approx(1e-5)
+        assert find_steepest_rate(rates, [3, 2, 1, math.inf, math.nan, 1, 1, 1]) == pytest.approx(
+            1e-5
+        )
         rates = [compute_swept_rate(1e-6, 1.0, step, 40) for step in range(40)]
         best = find_steepest_rate(rates, [9.0, 6.0, 3.0] + [2.5] * 27 + [1.5] * 10)
         assert best is not None
@@ -243,7 +308,13 @@ class TestLRFinder:
     def test_a_sweep_is_logged_and_reported_and_leaves_no_trace(self, trained: Trained) -> None:
         groups = 'optimizer.groups=[{match="head.*", args={lr=0.02}}]'
         counts = 'model.use="./toy.py:Counts"'  # which has extra state
-        run_dir = trained(FINDER, groups, counts, "hooks.log.points=['after_train_iter']", "hooks.ema.enabled=false")
+        run_dir = trained(
+            FINDER,
+            groups,
+            counts,
+            "hooks.log.points=['after_train_iter']",
+            "hooks.ema.enabled=false",
+        )
         logged: Any = {}
         for record in records(run_dir, "scalars"):
             logged.setdefault(record["it"], {}).update(record["v"])
@@ -260,13 +331,19 @@ class TestLRFinder:
         assert not state["optimizer"]["state"]
         assert [group["initial_lr"] for group in state["optimizer"]["param_groups"]] == [0.02, 0.1]
 
-    def test_it_stops_where_the_loss_diverges_or_suggests_its_valley(self, trained: Trained, new_run: NewRun) -> None:
-        run_dir = trained(FINDER, "hooks.finder.args.end=1e8", "hooks.clip.enabled=false", "run.on_nan='ignore'")
+    def test_it_stops_where_the_loss_diverges_or_suggests_its_valley(
+        self, trained: Trained, new_run: NewRun
+    ) -> None:
+        run_dir = trained(
+            FINDER, "hooks.finder.args.end=1e8", "hooks.clip.enabled=false", "run.on_nan='ignore'"
+        )
         (message,) = (text for text in messages(run_dir) if "learning rate" in text)
         assert "the sweep diverged at" in message
         assert records(run_dir, "end")[0]["it"] < 12  # type: ignore[operator]
         run_dir = trained(FINDER, "hooks.finder.args.rule='valley'")
-        assert any("the loss fell longest around it; the sweep" in text for text in messages(run_dir))
+        assert any(
+            "the loss fell longest around it; the sweep" in text for text in messages(run_dir)
+        )
         with pytest.raises(UserError, match="start must be below end"):
             new_run(FINDER, "hooks.finder.args.end=1e-5")
 
@@ -302,19 +379,42 @@ DATASET = 'data.train={use="./data_loaders.py:dataset", args={examples=40}, load
 
 class TestBatchSizeFinder:
     @pytest.mark.parametrize("on_device", [False, True])
-    def test_it_finds_the_largest_that_fits_and_leaves_no_trace(self, trained: Trained, on_device: bool) -> None:
-        watches, small = f'hooks.watches={{use="{__file__}:Watches"}}', f'task.use="{__file__}:Small"'
-        run_dir = trained(SIZES, DATASET, watches, small, f"data.train.loader.on_device={on_device}".lower())
+    def test_it_finds_the_largest_that_fits_and_leaves_no_trace(
+        self, trained: Trained, on_device: bool
+    ) -> None:
+        watches, small = (
+            f'hooks.watches={{use="{__file__}:Watches"}}',
+            f'task.use="{__file__}:Small"',
+        )
+        run_dir = trained(
+            SIZES, DATASET, watches, small, f"data.train.loader.on_device={on_device}".lower()
+        )
         found = "batches of 21 examples fit into memory; data.train.loader.batch_size is 8"
         assert f"batch_size_finder: {found}" in reason(run_dir)
-        tried = [text.split()[1:] for text in messages(run_dir) if text.startswith("batch_size_finder: ")]
-        assert [int(size) for size, *_ in tried if size.isdigit()] == [2, 4, 8, 16, 32, 24, 20, 22, 21]
+        tried = [
+            text.split()[1:] for text in messages(run_dir) if text.startswith("batch_size_finder: ")
+        ]
+        assert [int(size) for size, *_ in tried if size.isdigit()] == [
+            2,
+            4,
+            8,
+            16,
+            32,
+            24,
+            20,
+            22,
+            21,
+        ]
         assert records(run_dir, "end")[0]["it"] == 0
         before, after = torch.load(run_dir.path / "states.pt")
         assert_same(after, before)
 
-    def test_it_tries_no_more_than_the_limit_and_where_it_cannot_search_is_a_mistake(self, trained: Trained) -> None:
+    def test_it_tries_no_more_than_the_limit_and_where_it_cannot_search_is_a_mistake(
+        self, trained: Trained
+    ) -> None:
         for most in (0, 1, 2, 63, 64, 99, 100, 500):
             assert find_largest_size(partial(ge, most), 2, 100) == min(most, 100)
         assert "needs a dataset whose loader has a batch_size" in reason(trained(SIZES, code=2))
-        assert "needs a limit on a CPU" in reason(trained(SIZES, "hooks.sizes.args.limit=null", DATASET, code=2))
+        assert "needs a limit on a CPU" in reason(
+            trained(SIZES, "hooks.sizes.args.limit=null", DATASET, code=2)
+        )

@@ -1,4 +1,6 @@
-"""Callbacks of Hugging Face's Trainer, unmodified: they see what it shows them, in its order, and do their work."""
+"""Callbacks of Hugging Face's Trainer, unmodified: they see what it shows them, in its order,
+and do their work.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,9 @@ def here(hf: Any, tmp_path: Path, trained: Trained) -> Any:
 
 @pytest.fixture
 def theirs(hf: Any, tmp_path: Path) -> Any:
-    """Train the same by Hugging Face's Trainer; return the weights, and the events that a `Recorder` has seen."""
+    """Train the same by Hugging Face's Trainer; return the weights,
+    and the events that a `Recorder` has seen.
+    """
 
     def train(*callbacks: Any, **args: Any) -> tuple[dict[str, torch.Tensor], list[Any]]:
         weights = hf.train_theirs(tmp_path / "theirs", *callbacks, **args)
@@ -67,7 +71,9 @@ BY_EPOCHS = {"eval_strategy": "epoch", "logging_strategy": "epoch", "save_strate
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 2}
 
 
-def test_a_callback_sees_the_same_events_and_figures_by_epochs(hf: Any, here: Any, theirs: Any) -> None:
+def test_a_callback_sees_the_same_events_and_figures_by_epochs(
+    hf: Any, here: Any, theirs: Any
+) -> None:
     weights, expected = theirs(hf.Recorder(), **BY_EPOCHS)
     run_dir = here(RECORDER, 'hooks.log={use="log", every="1ep"}', SAVES)
     assert [event[0] for event in hf.SEEN] == [event[0] for event in expected]
@@ -76,7 +82,9 @@ def test_a_callback_sees_the_same_events_and_figures_by_epochs(hf: Any, here: An
     assert all(torch.equal(state["model"][name], value) for name, value in weights.items())
 
 
-def test_a_callback_sees_the_same_events_and_figures_by_steps(hf: Any, here: Any, theirs: Any) -> None:
+def test_a_callback_sees_the_same_events_and_figures_by_steps(
+    hf: Any, here: Any, theirs: Any
+) -> None:
     _, expected = theirs(hf.Recorder(), **BY_STEPS)
     here(RECORDER, 'hooks.log={use="log", every=2}', 'run.val_every="2it"')
     assert [event[0] for event in hf.SEEN] == [event[0] for event in expected]
@@ -98,20 +106,27 @@ def test_an_iteration_of_several_batches_is_one_step(hf: Any, here: Any, theirs:
 
 def sets(flag: str, step: int, event: str) -> str:
     return (
-        f'hooks.sets={{use="tests.hooks.hf_training:SetsFlag", args={{flag="{flag}", step={step}, event="{event}"}}}}'
+        f'hooks.sets={{use="tests.hooks.hf_training:SetsFlag", args={{flag="{flag}", step={step},'
+        f' event="{event}"}}}}'
     )
 
 
 @pytest.mark.parametrize("event", ["on_step_begin", "on_step_end", "on_optimizer_step"])
 @pytest.mark.parametrize("flag", ["should_training_stop", "should_epoch_stop", "should_log"])
-def test_flags_act_as_in_their_trainer(hf: Any, here: Any, theirs: Any, flag: str, event: str) -> None:
+def test_flags_act_as_in_their_trainer(
+    hf: Any, here: Any, theirs: Any, flag: str, event: str
+) -> None:
     _, expected = theirs(hf.SetsFlag(flag, 1, event), hf.Recorder(), logging_steps=100)
     here(sets(flag, 1, event), RECORDER, 'hooks.log={use="log", every=100}', validates=False)
     assert expected == hf.SEEN
 
 
-def test_a_stop_from_the_beginning_comes_after_the_first_step(hf: Any, here: Any, theirs: Any) -> None:
-    _, expected = theirs(hf.SetsFlag("should_training_stop", 0, "on_train_begin"), hf.Recorder(), logging_steps=100)
+def test_a_stop_from_the_beginning_comes_after_the_first_step(
+    hf: Any, here: Any, theirs: Any
+) -> None:
+    _, expected = theirs(
+        hf.SetsFlag("should_training_stop", 0, "on_train_begin"), hf.Recorder(), logging_steps=100
+    )
     stops = sets("should_training_stop", 0, "on_train_begin")
     here(stops, RECORDER, 'hooks.log={use="log", every=100}', validates=False)
     assert expected == hf.SEEN
@@ -119,9 +134,14 @@ def test_a_stop_from_the_beginning_comes_after_the_first_step(hf: Any, here: Any
 
 
 def test_a_stop_that_is_asked_for_in_a_log_is_followed(hf: Any, here: Any, theirs: Any) -> None:
-    _, expected = theirs(hf.SetsFlag("should_training_stop", 2, "on_log"), hf.Recorder(), logging_steps=2)
+    _, expected = theirs(
+        hf.SetsFlag("should_training_stop", 2, "on_log"), hf.Recorder(), logging_steps=2
+    )
     run_dir = here(
-        sets("should_training_stop", 2, "on_log"), RECORDER, 'hooks.log={use="log", every=2}', validates=False
+        sets("should_training_stop", 2, "on_log"),
+        RECORDER,
+        'hooks.log={use="log", every=2}',
+        validates=False,
     )
     assert expected == hf.SEEN
     assert "control.should_training_stop" in reason(run_dir)
@@ -142,7 +162,12 @@ def test_a_flag_asks_for_a_validation(hf: Any, here: Any, theirs: Any) -> None:
 
 def test_a_flag_asks_for_a_checkpoint(hf: Any, here: Any, theirs: Any) -> None:
     _, expected = theirs(hf.SetsFlag("should_save", 2), hf.Recorder(), logging_steps=100)
-    run_dir = here(sets("should_save", 2, "on_step_end"), RECORDER, 'hooks.log={use="log", every=100}', validates=False)
+    run_dir = here(
+        sets("should_save", 2, "on_step_end"),
+        RECORDER,
+        'hooks.log={use="log", every=100}',
+        validates=False,
+    )
     assert expected == hf.SEEN[:-1]
     assert hf.SEEN[-1][0] == "on_save", "a run of hookflow keeps its end, too"
     assert [record["it"] for record in records(run_dir, "checkpoint")] == [2, 6]
@@ -153,7 +178,11 @@ def takes_back(flag: str) -> str:
 
 
 def test_a_later_callback_may_take_a_flag_back(hf: Any, here: Any, theirs: Any) -> None:
-    callbacks = hf.SetsFlag("should_training_stop", 1), hf.TakesBack("should_training_stop"), hf.Recorder()
+    callbacks = (
+        hf.SetsFlag("should_training_stop", 1),
+        hf.TakesBack("should_training_stop"),
+        hf.Recorder(),
+    )
     _, expected = theirs(*callbacks, logging_steps=100)
     stops = sets("should_training_stop", 1, "on_step_end")
     log = 'hooks.log={use="log", every=100}'
@@ -167,9 +196,16 @@ def test_a_validation_that_the_run_makes_by_itself_is_not_taken_back(here: Any) 
 
 
 @pytest.mark.parametrize("patience", [1, 2])
-def test_early_stopping_stops_where_their_trainer_stops(hf: Any, here: Any, theirs: Any, patience: int) -> None:
+def test_early_stopping_stops_where_their_trainer_stops(
+    hf: Any, here: Any, theirs: Any, patience: int
+) -> None:
     """The examples of the validation are others, so its loss grows after some epochs."""
-    args = {**BY_EPOCHS, "metric_for_best_model": "loss", "load_best_model_at_end": True, "num_train_epochs": 30}
+    args = {
+        **BY_EPOCHS,
+        "metric_for_best_model": "loss",
+        "load_best_model_at_end": True,
+        "num_train_epochs": 30,
+    }
     stopping = hf.EarlyStoppingCallback(patience, 0.002)
     _, expected = theirs(stopping, hf.Recorder(), **args)
     arguments = f"{{early_stopping_patience={patience}, early_stopping_threshold=0.002}}"
@@ -182,7 +218,8 @@ def test_early_stopping_stops_where_their_trainer_stops(hf: Any, here: Any, thei
     )
     epochs = records(run_dir, "end")[-1]["ep"]
     assert epochs == expected[-1][1]["epoch"] < 30
-    kept = [event for event in hf.SEEN if event[0] != "on_save"]  # hookflow saves the best, and the end
+    # Hookflow saves the best, and the end.
+    kept = [event for event in hf.SEEN if event[0] != "on_save"]
     assert [event for event in expected if event[0] != "on_save"] == kept
 
 
@@ -193,8 +230,11 @@ def test_the_checkpoint_has_what_a_callback_counts(here: Any) -> None:
     assert saved["numbers"]["seen"] == 6 and saved["trainer"]["global_step"] == 6
 
 
-def test_a_resumed_run_sees_what_an_unbroken_one_has_seen(resumes_alike: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformers.trainer_utils.speed_metrics", lambda *args, **options: {})  # no two are alike
+def test_a_resumed_run_sees_what_an_unbroken_one_has_seen(
+    resumes_alike: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No two are alike.
+    monkeypatch.setattr("transformers.trainer_utils.speed_metrics", lambda *args, **options: {})
     hooks = (
         'hooks.counts={use="tests.hooks.hf_training:Counts"}',
         'hooks.losses={use="tests.hooks.hf_training:KeepsLosses"}',
@@ -210,31 +250,47 @@ def test_predictions_and_tests_are_passes_without_a_log(hf: Any, here: Any, thei
     _, expected = theirs(hf.Recorder(), logging_steps=100, predict=True)
     test = 'data.test={use="tests.hooks.hf_training:loader", args={examples=8}}'
     here(RECORDER, 'hooks.log={use="log", every=100}', test, "run.test=true", validates=False)
-    assert [event[0] for event in expected[-3:]] == ["on_prediction_step", "on_prediction_step", "on_predict"]
+    assert [event[0] for event in expected[-3:]] == [
+        "on_prediction_step",
+        "on_prediction_step",
+        "on_predict",
+    ]
     assert expected[-1][3] == hf.SEEN[-1][3]  # the figures of the test
     assert [event[0] for event in expected] == [event[0] for event in hf.SEEN]
 
 
 ANSWERS = {
-    "type(args).__mro__[2].__name__, args.max_steps, args.num_train_epochs": "('TrainingArguments', -1, 2.0)",
+    "type(args).__mro__[2].__name__, args.max_steps, args.num_train_epochs": (
+        "('TrainingArguments', -1, 2.0)"
+    ),
     "args.per_device_train_batch_size, args.train_batch_size, args.world_size": "(4, 4, 1)",
     "args.device.type, args.n_gpu, args.process_index, args.seed": "('cpu', 0, 0, 0)",
-    "args.learning_rate, args.eval_strategy.value, args.save_strategy.value": "(0.1, 'epoch', 'no')",
+    "args.learning_rate, args.eval_strategy.value, args.save_strategy.value": (
+        "(0.1, 'epoch', 'no')"
+    ),
     "state.max_steps, state.num_train_epochs, state.is_world_process_zero": "(6, 2, True)",
     "len(train_dataloader), eval_dataloader, processing_class": "(3, None, None)",
-    "type(model).__name__, optimizer.param_groups[0]['lr'], lr_scheduler.get_last_lr()": "('Net', 0.1, [0.1])",
+    "type(model).__name__, optimizer.param_groups[0]['lr'], lr_scheduler.get_last_lr()": (
+        "('Net', 0.1, [0.1])"
+    ),
 }
 
 
 @pytest.mark.parametrize("expression", ANSWERS)
 def test_what_an_event_is_given_is_that_of_the_run(here: Any, expression: str) -> None:
-    asked = here(f'hooks.asks={{use="tests.hooks.hf_training:Asks", args={{expression="{expression}"}}}}', code=1)
+    asked = here(
+        f'hooks.asks={{use="tests.hooks.hf_training:Asks", args={{expression="{expression}"}}}}',
+        code=1,
+    )
     assert f"{expression}: {ANSWERS[expression]}" in reason(asked)
 
 
 @pytest.mark.parametrize("expression", ["lr_scheduler.step()", "lr_scheduler.state_dict()"])
 def test_what_is_not_there_is_refused_by_name(here: Any, expression: str) -> None:
-    asked = here(f'hooks.asks={{use="tests.hooks.hf_training:Asks", args={{expression="{expression}"}}}}', code=1)
+    asked = here(
+        f'hooks.asks={{use="tests.hooks.hf_training:Asks", args={{expression="{expression}"}}}}',
+        code=1,
+    )
     assert "hookflow's view of the scheduler of Hugging Face's Trainer has no" in reason(asked)
 
 
@@ -295,7 +351,9 @@ def test_an_evaluation_of_a_checkpoint_is_seen(hf: Any, here: Any, split: str) -
     test = 'data.test={use="tests.hooks.hf_training:loader", args={examples=8}}'
     run_dir = here(RECORDER, SAVES, test)
     hf.SEEN.clear()
-    with_checkpoint(Trainer.evaluate, run_dir, run_dir.checkpoints / "last", split, (), print, single=True)
+    with_checkpoint(
+        Trainer.evaluate, run_dir, run_dir.checkpoints / "last", split, (), print, single=True
+    )
     events = [event[0] for event in hf.SEEN]
     if split == "val":
         assert events == ["on_init_end", *["on_prediction_step"] * 3, "on_log", "on_evaluate"]
@@ -309,5 +367,11 @@ def test_a_prediction_of_a_checkpoint_is_seen(hf: Any, here: Any) -> None:
     test = 'data.test={use="tests.hooks.hf_training:loader", args={examples=8}}'
     run_dir = here(RECORDER, SAVES, test)
     hf.SEEN.clear()
-    with_checkpoint(Trainer.predict, run_dir, run_dir.checkpoints / "last", "test", (), print, single=True)
-    assert [event[0] for event in hf.SEEN] == ["on_init_end", *["on_prediction_step"] * 2, "on_predict"]
+    with_checkpoint(
+        Trainer.predict, run_dir, run_dir.checkpoints / "last", "test", (), print, single=True
+    )
+    assert [event[0] for event in hf.SEEN] == [
+        "on_init_end",
+        *["on_prediction_step"] * 2,
+        "on_predict",
+    ]

@@ -1,4 +1,6 @@
-"""What users of Trainer callbacks have reported as wrong, rebuilt here: each right value is computed independently."""
+"""What users of Trainer callbacks have reported as wrong, rebuilt here:
+each right value is computed independently.
+"""
 
 import signal
 from pathlib import Path
@@ -13,7 +15,9 @@ from tests.conftest import records, strikes
 from tests.runner.same import final_state
 
 pytest.importorskip("transformers", reason="needs transformers")
-pytest.importorskip("accelerate", reason="needs accelerate, which the module of the trainings imports")
+pytest.importorskip(
+    "accelerate", reason="needs accelerate, which the module of the trainings imports"
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -33,7 +37,9 @@ def hf() -> Any:
 
 @pytest.fixture
 def train(hf: Any, tmp_path: Path, new_run: Any, train_here: Any) -> Any:
-    """Train the pipeline of `hf_training`; with `cut_at` a signal ends it after that iteration, and it is resumed."""
+    """Train the pipeline of `hf_training`; with `cut_at` a signal ends it after that iteration,
+    and it is resumed.
+    """
 
     def train(*hooks: str, epochs: int = 2, cut_at: int | None = None) -> RunDir:
         file = tmp_path / "hf.toml"
@@ -52,7 +58,9 @@ def train(hf: Any, tmp_path: Path, new_run: Any, train_here: Any) -> Any:
 
 
 def losses_by_hand(hf: Any, epochs: int, batches_per_step: int = 1) -> list[float]:
-    """Return the loss of each step, in plain PyTorch: the mean over its batches, which have equally many examples."""
+    """Return the loss of each step, in plain PyTorch: the mean over its batches,
+    which have equally many examples.
+    """
     model = hf.Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
@@ -75,7 +83,9 @@ def kept_state(run_dir: RunDir, hook: str) -> Any:
 
 @pytest.mark.parametrize("cut_at", [None, 4, 6, 7])
 def test_the_patience_is_counted_on_after_a_resume(train: Any, cut_at: int | None) -> None:
-    """No epoch improves by 1.0: the second counts one, the third counts two, and two is the patience."""
+    """No epoch improves by 1.0: the second counts one, the third counts two,
+    and two is the patience.
+    """
     args = "{early_stopping_patience=2, early_stopping_threshold=1.0}"
     stops = f'hooks.stops={{use="huggingface:EarlyStoppingCallback", args={args}}}'
     run_dir = train(stops, SAVES, epochs=9, cut_at=cut_at)
@@ -92,11 +102,15 @@ def test_a_logged_loss_is_the_mean_of_its_steps_and_not_a_sum_over_batches(
     history = [entry for entry in hf.SEEN[-1][4] if "loss" in entry]
     assert [entry["step"] for entry in history] == [*range(2, len(losses) + 1, 2)]
     pairs = [losses[k : k + 2] for k in range(0, len(losses), 2)]
-    assert [entry["loss"] for entry in history] == pytest.approx([sum(pair) / 2 for pair in pairs], abs=2e-5)
+    assert [entry["loss"] for entry in history] == pytest.approx(
+        [sum(pair) / 2 for pair in pairs], abs=2e-5
+    )
 
 
 @pytest.mark.parametrize("cut_at", [2, 3, 5])
-def test_the_loss_of_a_resumed_training_is_that_of_all_its_steps(hf: Any, train: Any, cut_at: int) -> None:
+def test_the_loss_of_a_resumed_training_is_that_of_all_its_steps(
+    hf: Any, train: Any, cut_at: int
+) -> None:
     """It was divided by all steps, and summed over those of the latest session alone."""
     train(RECORDER, KEEPS, SAVES, 'hooks.log={use="log", every=4}', cut_at=cut_at)
     losses = losses_by_hand(hf, 2)
@@ -104,10 +118,14 @@ def test_the_loss_of_a_resumed_training_is_that_of_all_its_steps(hf: Any, train:
     (end,) = [entry for entry in history if "train_loss" in entry]
     assert end["train_loss"] == pytest.approx(sum(losses) / len(losses), abs=2e-5)
     (logged,) = [entry for entry in history if "loss" in entry]
-    assert logged["loss"] == pytest.approx(sum(losses[:4]) / 4, abs=2e-5), "also where the interval was cut"
+    assert logged["loss"] == pytest.approx(sum(losses[:4]) / 4, abs=2e-5), (
+        "also where the interval was cut"
+    )
 
 
-def test_the_best_step_is_that_of_the_best_metric_and_its_checkpoint_is_kept(hf: Any, train: Any) -> None:
+def test_the_best_step_is_that_of_the_best_metric_and_its_checkpoint_is_kept(
+    hf: Any, train: Any
+) -> None:
     run_dir = train(KEEPS, SAVES, "optimizer.args.lr=0.8", "data.val.args.examples=7", epochs=6)
     measured = {record["it"]: record["v"]["loss"] for record in records(run_dir, "metrics")}
     best_step = min(measured, key=lambda step: measured[step])
@@ -130,7 +148,9 @@ def test_the_end_is_evaluated_once(hf: Any, train: Any, iters: int, expected: li
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 3, 5])
-def test_an_epoch_ends_at_a_whole_number_whatever_the_groups_are(hf: Any, train: Any, accumulate: int) -> None:
+def test_an_epoch_ends_at_a_whole_number_whatever_the_groups_are(
+    hf: Any, train: Any, accumulate: int
+) -> None:
     """Three batches an epoch: an incomplete group ends it, too."""
     train(RECORDER, f"run.accumulate={accumulate}")
     ends = [event[1]["epoch"] for event in hf.SEEN if event[0] == "on_epoch_end"]

@@ -1,4 +1,6 @@
-"""Callbacks of Lightning, unmodified: they see what Lightning's Trainer shows them, in its order, and do their work."""
+"""Callbacks of Lightning, unmodified: they see what Lightning's Trainer shows them, in its order,
+and do their work.
+"""
 
 import json
 from pathlib import Path
@@ -44,7 +46,9 @@ def here(pl: Any, tmp_path: Path, trained: Trained) -> Any:
 
 @pytest.fixture
 def theirs(pl: Any, tmp_path: Path) -> Any:
-    """Train the same by Lightning's Trainer; return the weights, and the calls that a `Recorder` has seen."""
+    """Train the same by Lightning's Trainer; return the weights,
+    and the calls that a `Recorder` has seen.
+    """
 
     def train(*args: Any, **options: Any) -> tuple[dict[str, torch.Tensor], list[Any]]:
         weights = pl.train_theirs(tmp_path / "theirs", *args, **options)
@@ -62,13 +66,22 @@ def assert_weights(run_dir: RunDir, weights: dict[str, torch.Tensor]) -> None:
 
 def test_a_callback_sees_the_same_calls_and_counters(pl: Any, here: Any, theirs: Any) -> None:
     _, expected = theirs(2, pl.Recorder(), predict=True)
-    run_dir = here('hooks.recorder={use="tests.hooks.pl_training:Recorder"}', 'hooks.checkpoint={use="checkpoint"}')
-    with_checkpoint(Trainer.predict, run_dir, run_dir.checkpoints / "last", "test", (), print, single=True)
+    run_dir = here(
+        'hooks.recorder={use="tests.hooks.pl_training:Recorder"}',
+        'hooks.checkpoint={use="checkpoint"}',
+    )
+    with_checkpoint(
+        Trainer.predict, run_dir, run_dir.checkpoints / "last", "test", (), print, single=True
+    )
     assert expected == pl.SEEN
 
 
-def test_each_optimizer_that_steps_is_handed_over_as_in_lightning(pl: Any, here: Any, theirs: Any) -> None:
-    """But for Lightning's `global_step`, which counts the steps of every optimizer, where ours counts iterations."""
+def test_each_optimizer_that_steps_is_handed_over_as_in_lightning(
+    pl: Any, here: Any, theirs: Any
+) -> None:
+    """But for Lightning's `global_step`, which counts the steps of every optimizer,
+    where ours counts iterations.
+    """
     _, calls = theirs(1, pl.Recorder(), module=pl.ManualModule())
     here(
         'hooks.recorder={use="tests.hooks.pl_training:Recorder"}',
@@ -77,11 +90,18 @@ def test_each_optimizer_that_steps_is_handed_over_as_in_lightning(pl: Any, here:
         "task.use='tests.hooks.pl_training:Turns'",
         epochs=1,
     )
-    assert [call[-1] for call in calls if call[0] == "on_before_optimizer_step"] == [["Adam"], ["SGD"]] * 3
-    assert [(*call[:2], *call[3:]) for call in calls] == [(*call[:2], *call[3:]) for call in pl.SEEN]
+    assert [call[-1] for call in calls if call[0] == "on_before_optimizer_step"] == [
+        ["Adam"],
+        ["SGD"],
+    ] * 3
+    assert [(*call[:2], *call[3:]) for call in calls] == [
+        (*call[:2], *call[3:]) for call in pl.SEEN
+    ]
 
 
-def test_early_stopping_stops_where_lightning_s_trainer_stops(pl: Any, here: Any, theirs: Any) -> None:
+def test_early_stopping_stops_where_lightning_s_trainer_stops(
+    pl: Any, here: Any, theirs: Any
+) -> None:
     args = {"monitor": "val_loss", "patience": 1, "min_delta": 0.02}
     table = json.dumps(args).replace('": ', '"=')
     stopping = pl.callbacks.EarlyStopping(**args)
@@ -102,11 +122,14 @@ def test_the_average_is_lightning_s_to_the_bit(pl: Any, here: Any, theirs: Any) 
 
 
 @pytest.mark.parametrize("examples", [16, 20], ids=["whole groups", "an incomplete group"])
-def test_gradients_accumulate_as_in_lightning_to_the_bit(pl: Any, here: Any, theirs: Any, examples: int) -> None:
+def test_gradients_accumulate_as_in_lightning_to_the_bit(
+    pl: Any, here: Any, theirs: Any, examples: int
+) -> None:
     scheduler = pl.callbacks.GradientAccumulationScheduler(scheduling={1: 2, 3: 4})
     weights, expected = theirs(5, scheduler, pl.Recorder(), examples=examples)
     run_dir = here(
-        'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2, 3=4}}}',
+        'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2,'
+        " 3=4}}}",
         'hooks.recorder={use="tests.hooks.pl_training:Recorder"}',
         'hooks.checkpoint={use="checkpoint"}',
         f"data.train.args.examples={examples}",
@@ -121,10 +144,16 @@ def test_gradients_accumulate_as_in_lightning_to_the_bit(pl: Any, here: Any, the
 def test_stochastic_averages_are_lightning_s_to_the_bit(
     pl: Any, here: Any, theirs: Any, make: str, strategy: str
 ) -> None:
-    args = {"swa_lrs": 0.05, "swa_epoch_start": 0.5, "annealing_epochs": 2, "annealing_strategy": strategy}
+    args = {
+        "swa_lrs": 0.05,
+        "swa_epoch_start": 0.5,
+        "annealing_epochs": 2,
+        "annealing_strategy": strategy,
+    }
     weights, _ = theirs(4, pl.callbacks.StochasticWeightAveraging(**args), make=getattr(pl, make))
     run_dir = here(
-        f"hooks.average={{use='lightning:StochasticWeightAveraging', args={json.dumps(args).replace(': ', '=')}}}",
+        "hooks.average={use='lightning:StochasticWeightAveraging',"
+        f" args={json.dumps(args).replace(': ', '=')}}}",
         'hooks.checkpoint={use="checkpoint"}',
         f"model.use='tests.hooks.pl_training:{make}'",
         epochs=4,
@@ -132,11 +161,18 @@ def test_stochastic_averages_are_lightning_s_to_the_bit(
     assert_weights(run_dir, weights)
 
 
-@pytest.mark.parametrize(("point", "at"), [("after_train_iter", 7), ("after_train_epoch", 8), ("after_val", 12)])
-def test_groups_and_averages_are_resumed_to_the_bit(resumes_alike: Any, point: str, at: int) -> None:
+@pytest.mark.parametrize(
+    ("point", "at"), [("after_train_iter", 7), ("after_train_epoch", 8), ("after_val", 12)]
+)
+def test_groups_and_averages_are_resumed_to_the_bit(
+    resumes_alike: Any, point: str, at: int
+) -> None:
     hooks = (
         'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={0=3}}}',
-        'hooks.average={use="lightning:StochasticWeightAveraging", args={swa_lrs=0.05, swa_epoch_start=1}}',
+        (
+            'hooks.average={use="lightning:StochasticWeightAveraging", args={swa_lrs=0.05,'
+            " swa_epoch_start=1}}"
+        ),
         "hooks.ema.enabled=false",
         "hooks.schedule.enabled=false",
     )
@@ -146,21 +182,36 @@ def test_groups_and_averages_are_resumed_to_the_bit(resumes_alike: Any, point: s
 def test_what_they_would_contradict_is_refused(here: Any) -> None:
     average = 'hooks.average={use="lightning:StochasticWeightAveraging", args={swa_lrs=0.05}}'
     rates = 'hooks.rates={use="lr_schedule", args={warmup=2}}'
-    with pytest.raises(UserError, match='sets the learning rates from one epoch on, and so does "rates"'):
+    with pytest.raises(
+        UserError, match='sets the learning rates from one epoch on, and so does "rates"'
+    ):
         here(average, rates)
     groups = 'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2}}}'
-    assert "both set on how many batches the optimizer steps" in reason(here(groups, "run.accumulate=2", code=2))
+    assert "both set on how many batches the optimizer steps" in reason(
+        here(groups, "run.accumulate=2", code=2)
+    )
     sets = 'hooks.sets={use="tests.hooks.pl_training:Sets"}'
-    assert "only a GradientAccumulationScheduler sets trainer.accumulate_grad_batches" in reason(here(sets, code=2))
+    assert "only a GradientAccumulationScheduler sets trainer.accumulate_grad_batches" in reason(
+        here(sets, code=2)
+    )
 
 
 def test_what_callbacks_have_is_resumed_to_the_bit(resumes_alike: Any, tmp_path: Path) -> None:
     hooks = (
-        'hooks.average={use="lightning:EMAWeightAveraging", args={decay=0.9, update_starting_at_epoch=1}}',
-        'hooks.stops={use="lightning:EarlyStopping", args={monitor="accuracy", mode="max", patience=40}}',
+        (
+            'hooks.average={use="lightning:EMAWeightAveraging", args={decay=0.9,'
+            " update_starting_at_epoch=1}}"
+        ),
+        (
+            'hooks.stops={use="lightning:EarlyStopping", args={monitor="accuracy", mode="max",'
+            " patience=40}}"
+        ),
         'hooks.rates={use="lightning:LearningRateMonitor"}',
         'hooks.counts={use="tests.hooks.pl_training:Counts"}',
-        f'hooks.spikes={{use="lightning:SpikeDetection", args={{exclude_batches_path="{tmp_path}/skip.json"}}}}',
+        (
+            'hooks.spikes={use="lightning:SpikeDetection",'
+            f' args={{exclude_batches_path="{tmp_path}/skip.json"}}}}'
+        ),
     )
     cut = resumes_alike(*hooks, "hooks.ema.enabled=false", point="after_train_iter", at=7)
     state: Any = final_state(cut)
@@ -169,20 +220,34 @@ def test_what_callbacks_have_is_resumed_to_the_bit(resumes_alike: Any, tmp_path:
 
 
 def test_they_log_into_the_run(here: Any) -> None:
-    rates = 'hooks.rates={use="lightning:LearningRateMonitor", args={logging_interval="epoch", log_momentum=true}}'
+    rates = (
+        'hooks.rates={use="lightning:LearningRateMonitor", args={logging_interval="epoch",'
+        " log_momentum=true}}"
+    )
     stats = 'hooks.stats={use="lightning:DeviceStatsMonitor"}'
-    speed = 'hooks.speed={use="lightning:ThroughputMonitor", args={batch_size_fn={use="tests.hooks.pl_training:size"}}}'
+    speed = (
+        'hooks.speed={use="lightning:ThroughputMonitor",'
+        ' args={batch_size_fn={use="tests.hooks.pl_training:size"}}}'
+    )
     run_dir = here(rates, stats, speed, 'hooks.checkpoint={use="checkpoint"}')
     for split in ("val", "test"):
-        with_checkpoint(Trainer.evaluate, run_dir, run_dir.checkpoints / "last", split, (), print, single=True)
+        with_checkpoint(
+            Trainer.evaluate, run_dir, run_dir.checkpoints / "last", split, (), print, single=True
+        )
     assert [*logged(run_dir, "lr-SGD").values()] == [0.1, 0.1]
     assert [*logged(run_dir, "lr-SGD-momentum").values()] == [0.9, 0.9]
     names = {name for record in records(run_dir, "scalars") for name in record["v"]}  # type: ignore[attr-defined]
-    assert any(name.startswith("DeviceStatsMonitor.on_validation_batch_start/cpu_percent") for name in names)
+    assert any(
+        name.startswith("DeviceStatsMonitor.on_validation_batch_start/cpu_percent")
+        for name in names
+    )
     assert any(name == "validate/samples" for name in names)
     run_dir = here('hooks.draws={use="tests.hooks.pl_training:Draws"}')
     assert [*logged(run_dir, "evaluated").values()] == [1.0]
-    assert {each["name"] for kind in ("image", "histogram") for each in records(run_dir, kind)} == {"noise", "weights"}
+    assert {each["name"] for kind in ("image", "histogram") for each in records(run_dir, kind)} == {
+        "noise",
+        "weights",
+    }
 
 
 def test_they_write_checkpoints_that_lightning_reads(pl: Any, here: Any) -> None:
@@ -196,21 +261,34 @@ def test_they_write_checkpoints_that_lightning_reads(pl: Any, here: Any) -> None
     module.net.load_state_dict(saved["state_dict"])
 
 
-def test_checkpoints_within_an_epoch_are_lightning_s(pl: Any, here: Any, theirs: Any, tmp_path: Path) -> None:
+def test_checkpoints_within_an_epoch_are_lightning_s(
+    pl: Any, here: Any, theirs: Any, tmp_path: Path
+) -> None:
     args = {"monitor": "val_loss", "every_n_train_steps": 2, "save_top_k": -1}
     theirs(3, pl.callbacks.ModelCheckpoint(tmp_path / "kept", **args))
     table = json.dumps({**args, "dirpath": str(tmp_path / "ours")}).replace('": ', '"=')
     here(f"hooks.keeps={{use='lightning:ModelCheckpoint', args={table}}}", epochs=3)
-    names = [sorted(file.name for file in (tmp_path / folder).iterdir()) for folder in ("kept", "ours")]
-    assert names[0] == names[1] == ["epoch=1-step=4.ckpt", "epoch=1-step=6.ckpt", "epoch=2-step=8.ckpt"]
+    names = [
+        sorted(file.name for file in (tmp_path / folder).iterdir()) for folder in ("kept", "ours")
+    ]
+    assert (
+        names[0]
+        == names[1]
+        == ["epoch=1-step=4.ckpt", "epoch=1-step=6.ckpt", "epoch=2-step=8.ckpt"]
+    )
 
 
 def test_they_save_when_something_raises(here: Any, tmp_path: Path) -> None:
-    saves = f'hooks.keeps={{use="lightning:OnExceptionCheckpoint", args={{dirpath="{tmp_path}/kept"}}}}'
+    saves = (
+        f'hooks.keeps={{use="lightning:OnExceptionCheckpoint", args={{dirpath="{tmp_path}/kept"}}}}'
+    )
     here(saves, 'hooks.raises={use="tests.hooks.pl_training:Raises"}', code=1)
-    assert torch.load(tmp_path / "kept" / "on_exception.ckpt", weights_only=False)["global_step"] == 1
+    assert (
+        torch.load(tmp_path / "kept" / "on_exception.ckpt", weights_only=False)["global_step"] == 1
+    )
     spikes = (
-        f'hooks.spikes={{use="lightning:SpikeDetection", args={{atol=0.0, exclude_batches_path="{tmp_path}/s.json"}}}}'
+        'hooks.spikes={use="lightning:SpikeDetection", args={atol=0.0,'
+        f' exclude_batches_path="{tmp_path}/s.json"}}}}'
     )
     run_dir = here(spikes, "optimizer.args.lr=1e6", code=1)
     assert "Training spike detected in batch" in reason(run_dir) and (tmp_path / "s.json").exists()
@@ -218,7 +296,8 @@ def test_they_save_when_something_raises(here: Any, tmp_path: Path) -> None:
 
 def test_functions_are_callbacks_and_a_timer_and_the_middle_of_an_epoch_stop(here: Any) -> None:
     calls = (
-        'hooks.calls={use="lightning:LambdaCallback", args={on_train_epoch_end={use="tests.hooks.pl_training:tell"}}}'
+        'hooks.calls={use="lightning:LambdaCallback",'
+        ' args={on_train_epoch_end={use="tests.hooks.pl_training:tell"}}}'
     )
     assert [text for text in messages(here(calls)) if "epoch" in text] == ["epoch 0", "epoch 1"]
     timer = 'hooks.timer={use="lightning:Timer", args={duration={seconds=0}, interval="epoch"}}'
@@ -234,13 +313,18 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
         "module.in_features, module.trainer is trainer": "(4, True)",
         "{type(each).__name__ for each in trainer.callbacks}": "{'Asks'}",
         "module(torch.zeros(1, 4)).shape": "torch.Size([1, 3])",
-        "trainer.strategy.broadcast(3), trainer.strategy.reduce_boolean_decision(True)": "(3, True)",
+        "trainer.strategy.broadcast(3), trainer.strategy.reduce_boolean_decision(True)": (
+            "(3, True)"
+        ),
     }
     told = messages(here(*(asks % each for each in enumerate(public))))
     assert {": ".join(each) for each in public.items()} <= {*told}
     each_hour = messages(here(asks % (0, "trainer.val_check_interval"), "run.val_every='1h'"))
     assert "trainer.val_check_interval: 3600.0" in each_hour
-    data = 'data.train={use="tests.support.data_loaders:dataset", args={examples=12}, loader={batch_size=4}}'
+    data = (
+        'data.train={use="tests.support.data_loaders:dataset", args={examples=12},'
+        " loader={batch_size=4}}"
+    )
     assert "len(trainer.train_dataloader.dataset): 12" in messages(
         here(asks % (0, "len(trainer.train_dataloader.dataset)"), data)
     )
@@ -248,14 +332,19 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     assert "Lightning's Trainer has no checkpoint_callback" in reason(asked)
 
 
-def test_what_hooks_of_other_frameworks_touch_is_declared_also_in_a_trial(pl: Any, tmp_path: Path) -> None:
+def test_what_hooks_of_other_frameworks_touch_is_declared_also_in_a_trial(
+    pl: Any, tmp_path: Path
+) -> None:
     hooks = {
         "stops": {"use": "lightning:EarlyStopping", "args": {"monitor": "val_loss"}},
         "average": {"use": "lightning:StochasticWeightAveraging", "args": {"swa_lrs": 0.05}},
         "rates": {"use": "lightning:LearningRateMonitor"},
         "ema": {"use": "lightning:EMAWeightAveraging"},
         "timer": {"use": "lightning:Timer"},
-        "spikes": {"use": "lightning:SpikeDetection", "args": {"exclude_batches_path": str(tmp_path / "spikes.json")}},
+        "spikes": {
+            "use": "lightning:SpikeDetection",
+            "args": {"exclude_batches_path": str(tmp_path / "spikes.json")},
+        },
         "theirs": {"use": "mmengine:EMAHook"},
         "early": {"use": "mmengine:EarlyStoppingHook", "args": {"monitor": "loss"}},
         "info": {"use": "mmengine:RuntimeInfoHook"},

@@ -1,4 +1,6 @@
-"""A metric over a pass is the metric of the whole pass at once, for each size of the batches, or it is refused."""
+"""A metric over a pass is the metric of the whole pass at once,
+for each size of the batches, or it is refused.
+"""
 
 import inspect
 import math
@@ -33,7 +35,9 @@ SIZES = (1, 4, 9, EXAMPLES)
 TORCHMETRICS = [
     name
     for name in torchmetrics.classification.__all__
-    if name.startswith(("Binary", "Multiclass", "Multilabel")) and "Fairness" not in name and "Group" not in name
+    if name.startswith(("Binary", "Multiclass", "Multilabel"))
+    and "Fairness" not in name
+    and "Group" not in name
 ]
 """Those that need the group of each example are left out."""
 
@@ -53,15 +57,32 @@ def arguments(use: str) -> dict[str, Any]:
 
 
 def trained_on(kind: str, size: int, hooks: dict[str, Any], runs: Path, **settings: Any) -> Any:
-    """Return a run of one epoch whose training and validation data are of a kind, in batches of a size."""
+    """Return a run of one epoch whose training and validation data are of a kind,
+    in batches of a size.
+    """
     data = {"use": partial(given, kind), "loader": {"batch_size": size}}
-    run = {"name": "given", "max_epochs": 1, "threads": 1, "device": "cpu", "default_hooks": False, **settings}
+    run = {
+        "name": "given",
+        "max_epochs": 1,
+        "threads": 1,
+        "device": "cpu",
+        "default_hooks": False,
+        **settings,
+    }
     parts = {"model": {"use": Scale}, "optimizer": {"use": "torch.optim:SGD", "args": {"lr": 0.0}}}
-    tables = {"run": run, **parts, "task": {"use": Returns}, "data": {"train": data, "val": data}, "hooks": hooks}
+    tables = {
+        "run": run,
+        **parts,
+        "task": {"use": Returns},
+        "data": {"train": data, "val": data},
+        "hooks": hooks,
+    }
     return hookflow.train(tables, "none", runs=runs)
 
 
-@pytest.mark.parametrize("kind", ["hard", "ignored", "shares", "maps", "tokens", "binary", "labels", "numbers"])
+@pytest.mark.parametrize(
+    "kind", ["hard", "ignored", "shares", "maps", "tokens", "binary", "labels", "numbers"]
+)
 def test_a_metric_of_batches_is_that_of_the_whole_set(kind: str, tmp_path: Path) -> None:
     logits, _ = rows_of(kind)
     first = given(kind).tensors[0].flatten(1)[:, 0] if logits.ndim > 1 else logits
@@ -73,7 +94,9 @@ def test_a_metric_of_batches_is_that_of_the_whole_set(kind: str, tmp_path: Path)
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("kind", ["hard", "ignored", "shares"])
-def test_the_accuracy_of_training_batches_is_that_of_the_epoch(kind: str, accumulate: int, tmp_path: Path) -> None:
+def test_the_accuracy_of_training_batches_is_that_of_the_epoch(
+    kind: str, accumulate: int, tmp_path: Path
+) -> None:
     """Nothing is learnt, so that all batches see the same weights."""
     hooks = {"seen": {"use": "accuracy", "args": {"stages": ["train"]}}}
     for size in (4, 9):
@@ -96,7 +119,9 @@ class Mixed(Hook):
 
 
 @pytest.mark.parametrize("use", ["mixup", "cutmix"])
-def test_the_accuracy_of_mixed_batches_counts_each_target_by_its_share(use: str, tmp_path: Path) -> None:
+def test_the_accuracy_of_mixed_batches_counts_each_target_by_its_share(
+    use: str, tmp_path: Path
+) -> None:
     mixed = Mixed()
     hooks = {
         "mix": {"use": use, "args": {"classes": CLASSES}},
@@ -133,7 +158,9 @@ def test_small_integers_count_as_large_ones(dtype: torch.dtype) -> None:
 def test_scores_of_every_metric_of_classes_are_never_taken_for_something_else(use: str) -> None:
     """All metrics of torchmetrics that take a binary, a multiclass or a multilabel prediction."""
     kind = use.removeprefix("Binary").removeprefix("Multiclass").removeprefix("Multilabel")
-    data = {"Binary": "binary", "Multiclass": "hard", "Multilabel": "labels"}[use.removesuffix(kind)]
+    data = {"Binary": "binary", "Multiclass": "hard", "Multilabel": "labels"}[
+        use.removesuffix(kind)
+    ]
     logits, target = given(data).tensors
     logits = logits / 2  # more batches are from 0 to 1
     made = []
@@ -174,18 +201,42 @@ BINARY: Any = {"m": {"use": "BinaryAccuracy"}}
         pytest.param(Accuracy(), ROWS[:, :1], torch.tensor([0, 1]), id="one logit an example"),
         pytest.param(Accuracy(), ROWS[:, 0], torch.tensor([0, 1]), id="a logit an example"),
         pytest.param(Accuracy(), ROWS, torch.tensor([[1, 0, 1], [0, 0, 1]]), id="labels"),
-        pytest.param(Accuracy(), ROWS, torch.tensor([[1.0, 0, 1], [0, 0, 1]]), id="labels as floats"),
+        pytest.param(
+            Accuracy(), ROWS, torch.tensor([[1.0, 0, 1], [0, 0, 1]]), id="labels as floats"
+        ),
         pytest.param(Accuracy(), ROWS, torch.tensor([0.0, 2.0]), id="classes as floats"),
         pytest.param(Accuracy(), ROWS, torch.tensor([0]), id="fewer targets"),
-        pytest.param(Accuracy(topk=4), ROWS, torch.tensor([0, 1]), id="more than there are classes"),
-        pytest.param(Accuracy(), torch.zeros(2, 3, 3), torch.zeros(2, 3).long(), id="classes at either end"),
-        pytest.param(ConfusionMatrix(), torch.zeros(2, 3, 3), torch.zeros(2, 3).long(), id="a matrix of these"),
-        pytest.param(ConfusionMatrix(), ROWS, ROWS.softmax(1), id="a matrix of shares"),
-        pytest.param(Metrics(MICRO), ROWS, torch.tensor([0, -100]), id="a target that is not said to be ignored"),
-        pytest.param(Metrics(MICRO), ROWS, torch.tensor([0, 3]), id="a target beyond the classes"),
-        pytest.param(Metrics(MICRO), torch.zeros(2, 3, 3), torch.zeros(2, 3).long(), id="torchmetrics, at either end"),
         pytest.param(
-            Metrics(BINARY, scores="probabilities"), torch.tensor([0.5, 1.5]), torch.tensor([0, 1]), id="no probability"
+            Accuracy(topk=4), ROWS, torch.tensor([0, 1]), id="more than there are classes"
+        ),
+        pytest.param(
+            Accuracy(), torch.zeros(2, 3, 3), torch.zeros(2, 3).long(), id="classes at either end"
+        ),
+        pytest.param(
+            ConfusionMatrix(),
+            torch.zeros(2, 3, 3),
+            torch.zeros(2, 3).long(),
+            id="a matrix of these",
+        ),
+        pytest.param(ConfusionMatrix(), ROWS, ROWS.softmax(1), id="a matrix of shares"),
+        pytest.param(
+            Metrics(MICRO),
+            ROWS,
+            torch.tensor([0, -100]),
+            id="a target that is not said to be ignored",
+        ),
+        pytest.param(Metrics(MICRO), ROWS, torch.tensor([0, 3]), id="a target beyond the classes"),
+        pytest.param(
+            Metrics(MICRO),
+            torch.zeros(2, 3, 3),
+            torch.zeros(2, 3).long(),
+            id="torchmetrics, at either end",
+        ),
+        pytest.param(
+            Metrics(BINARY, scores="probabilities"),
+            torch.tensor([0.5, 1.5]),
+            torch.tensor([0, 1]),
+            id="no probability",
         ),
     ],
 )
@@ -207,14 +258,23 @@ def test_where_both_dimensions_fit_the_argument_says_which() -> None:
 
 def test_the_first_batch_says_where_the_classes_are() -> None:
     """Also of a later batch that has as many places as there are classes."""
-    first = {"logits": torch.eye(3).expand(2, 3, 3)[:, :, :2], "target": torch.tensor([[0, 1], [0, 2]])}
-    later = {"logits": torch.eye(3)[None] + torch.tensor([[0], [0], [5.0]]), "target": torch.tensor([[2, 2, 2]])}
+    first = {
+        "logits": torch.eye(3).expand(2, 3, 3)[:, :, :2],
+        "target": torch.tensor([[0, 1], [0, 2]]),
+    }
+    later = {
+        "logits": torch.eye(3)[None] + torch.tensor([[0], [0], [5.0]]),
+        "target": torch.tensor([[2, 2, 2]]),
+    }
     assert ran(Accuracy(), first, later) == {"accuracy": pytest.approx(6 / 7)}
 
 
 def test_classes_in_the_last_dimension_must_be_stated() -> None:
     """The labels of a causal model may not be shifted yet."""
-    outputs = {"logits": torch.eye(4).expand(2, 4, 4)[:, :3], "target": torch.tensor([[0, 1, 2], [0, 1, 3]])}
+    outputs = {
+        "logits": torch.eye(4).expand(2, 4, 4)[:, :3],
+        "target": torch.tensor([[0, 1, 2], [0, 1, 3]]),
+    }
     with pytest.raises(UserError, match="second dimension"):
         ran(Accuracy(), outputs)
     assert ran(Accuracy(class_dim="last"), outputs) == {"accuracy": pytest.approx(5 / 6)}

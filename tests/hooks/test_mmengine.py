@@ -1,4 +1,6 @@
-"""Hooks of MMEngine, unmodified: they see what MMEngine's Runner shows them, in its order, and do their work."""
+"""Hooks of MMEngine, unmodified: they see what MMEngine's Runner shows them, in its order,
+and do their work.
+"""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,16 +25,26 @@ from tests.support.golden_files import check_cases
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 LENGTHS = {
-    "epochs": ("max_epochs = 2, val_every = 1", {"by_epoch": True, "max_epochs": 2, "val_interval": 1}),
-    "iterations": ("max_iters = 5, val_every = 2", {"by_epoch": False, "max_iters": 5, "val_interval": 2}),
+    "epochs": (
+        "run.max_epochs = 2\nrun.val_every = 1",
+        {"by_epoch": True, "max_epochs": 2, "val_interval": 1},
+    ),
+    "iterations": (
+        "run.max_iters = 5\nrun.val_every = 2",
+        {"by_epoch": False, "max_iters": 5, "val_interval": 2},
+    ),
 }
 CUTS = {"epochs": (3, "epoch_1.pth"), "iterations": (2, "iter_2.pth")}
-"""The iteration at whose validation a run is ended, and MMEngine's checkpoint from just before that validation."""
+"""The iteration at whose validation a run is ended,
+and MMEngine's checkpoint from just before that validation.
+"""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _mmengine() -> Iterator[None]:
-    """Import MMEngine, which warns of what it uses of torch, and needs libraries of the screen for OpenCV."""
+    """Import MMEngine, which warns of what it uses of torch,
+    and needs libraries of the screen for OpenCV.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -46,11 +58,13 @@ def _mmengine() -> Iterator[None]:
 def comparable(seen: list[Any]) -> list[Any]:
     """Return calls without what differs, as docs/how-to/coming-from.md says.
 
-    That is the place of a save, the pair of `after_run` and `before_run` between training and test, and the epochs
-    that a resumed run begins again before its training.
+    That is the place of a save, the pair of `after_run` and `before_run` between training and test,
+    and the epochs that a resumed run begins again before its training.
     """
     calls = [call for call in seen if call[0] != "before_save_checkpoint"]
-    between = {k for k, (a, b) in enumerate(pairwise(calls)) if (a[0], b[0]) == ("after_run", "before_run")}
+    between = {
+        k for k, (a, b) in enumerate(pairwise(calls)) if (a[0], b[0]) == ("after_run", "before_run")
+    }
     calls = [call for k, call in enumerate(calls) if not {k, k - 1} & between]
     begins = [call[0] for call in calls].index("before_train")
     return [call for k, call in enumerate(calls) if k > begins or call[0] != "before_train_epoch"]
@@ -68,8 +82,10 @@ def test_a_hook_sees_the_same_calls_counters_and_modes_also_when_resumed(
         train()
         return [*SEEN]
 
-    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # MMEngine's own resume fails without it
-    monkeypatch.setattr("mmengine.runner.loops.time", SimpleNamespace(sleep=lambda seconds: None))  # 2 s an epoch
+    # MMEngine's own resume fails without it.
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    # 2 s an epoch.
+    monkeypatch.setattr("mmengine.runner.loops.time", SimpleNamespace(sleep=lambda seconds: None))
     (length_of_ours, length_of_theirs), (at, checkpoint) = LENGTHS[length], CUTS[length]
     pipeline, folder = tmp_path / "mm.toml", tmp_path / "theirs"
     pipeline.write_text(PIPELINE.replace("LENGTH", length_of_ours))
@@ -99,7 +115,9 @@ ALL = [
 ]
 
 
-def test_mmengines_own_hooks_work_and_resume_to_the_bit(resumes_alike: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mmengines_own_hooks_work_and_resume_to_the_bit(
+    resumes_alike: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mmengine.hooks import RuntimeInfoHook
 
     monkeypatch.setattr("tests.runner.same.MEASURED", {"samples_per_s"})
@@ -110,45 +128,67 @@ def test_mmengines_own_hooks_work_and_resume_to_the_bit(resumes_alike: Any, monk
     average = state["mmengine"]["ema_state_dict"]
     assert average["steps"] == 15
     assert not torch.equal(average["module.head.weight"], state["model"]["head.weight"])
-    hubs = [each["hub"] for each in state["hooks"].values() if isinstance(each, dict) and each.get("hub")]
+    hubs = [
+        each["hub"]
+        for each in state["hooks"].values()
+        if isinstance(each, dict) and each.get("hub")
+    ]
     assert len(hubs) == 1
     assert len(hubs[0]["scalars"]["train/loss"][0]) == 15
 
 
-def test_a_checkpoint_has_what_the_message_hub_has_and_names_what_it_cannot(trained: Trained, train_here: Any) -> None:
+def test_a_checkpoint_has_what_the_message_hub_has_and_names_what_it_cannot(
+    trained: Trained, train_here: Any
+) -> None:
     ends = 'hooks.ends={use="tests.hooks.mm_hooks:Ends", args={at=5}}'
     run_dir = trained('hooks.informs={use="tests.hooks.mm_hooks:Informs"}', ends, code=143)
     assert train_here(run_dir, resume=True) == 0, reason(run_dir)
     resumed = [text for text in messages(run_dir) if text.startswith("resumed: ")]
     assert resumed == [
         "resumed: {}",
-        "resumed: {'best': {'names': ('a', None), 'at': [4]}, 'sigmas': array([0.5 , 0.25], dtype=float32)}",
+        (
+            "resumed: {'best': {'names': ('a', None), 'at': [4]}, 'sigmas': array([0.5 , 0.25],"
+            " dtype=float32)}"
+        ),
     ]
     assert [text for text in messages(run_dir, "warn") if "hub" in text] == [
-        '"lock" of MMEngine\'s message hub is in no checkpoint: a _thread.lock cannot be loaded again'
+        '"lock" of MMEngine\'s message hub is in no checkpoint: a _thread.lock cannot be loaded'
+        " again"
     ] * 2, "once in each attempt"
 
 
 SWITCHES = (
-    'hooks.switches={use="tests.hooks.mm_hooks:Switches", args={at=1, attributes={0={negated=false}, 1={negated=true}}}'
-    "}",
+    (
+        'hooks.switches={use="tests.hooks.mm_hooks:Switches", args={at=1,'
+        " attributes={0={negated=false}, 1={negated=true}}}}"
+    ),
     'data.train={use="tests.hooks.mm_hooks:Pairs", loader={batch_size=8, workers=%d}}',
 )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_a_hook_does_to_the_dataset_and_modules_is_there_after_a_resume(resumes_alike: Any, workers: int) -> None:
+def test_what_a_hook_does_to_the_dataset_and_modules_is_there_after_a_resume(
+    resumes_alike: Any, workers: int
+) -> None:
     cut = resumes_alike(SWITCHES[0], SWITCHES[1] % workers, point="after_train_iter", at=13)
     assert [*logged(cut, "moved").values()] == [0.0] * 5 + [1.0] * 10
     assert [*logged(cut, "negated").values()] == [0.0] * 5 + [1.0] * 5 + [0.0] * 5
 
 
-@pytest.mark.parametrize(("length", "workers"), [("max_epochs=3", 0), ("max_epochs=3", 2), ("max_iters=15", 0)])
-def test_a_walk_over_the_training_data_changes_no_training(trained: Trained, length: str, workers: int) -> None:
-    table = f"data.train={{use='tests.hooks.mm_hooks:Pairs', loader={{batch_size=8, workers={workers}}}}}"
+@pytest.mark.parametrize(
+    ("length", "workers"), [("max_epochs=3", 0), ("max_epochs=3", 2), ("max_iters=15", 0)]
+)
+def test_a_walk_over_the_training_data_changes_no_training(
+    trained: Trained, length: str, workers: int
+) -> None:
+    table = (
+        "data.train={use='tests.hooks.mm_hooks:Pairs', loader={batch_size=8,"
+        f" workers={workers}}}}}"
+    )
     swap = ("max_epochs = 3", length.replace("=", " = "))
     plain, walked = (
-        trained(table, *more, swap=swap) for more in ((), ('hooks.walks={use="tests.hooks.mm_hooks:Walks"}',))
+        trained(table, *more, swap=swap)
+        for more in ((), ('hooks.walks={use="tests.hooks.mm_hooks:Walks"}',))
     )
     means = [*logged(walked, "mean").values()]
     assert means == pytest.approx([means[0]] * 3)
@@ -157,7 +197,9 @@ def test_a_walk_over_the_training_data_changes_no_training(trained: Trained, len
     assert_same(*(state["random"] for state in states))
 
 
-def test_a_visualizer_of_the_user_s_draws_into_the_run(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visualizer_of_the_user_s_draws_into_the_run(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mmengine.visualization import Visualizer
 
     monkeypatch.setattr(Visualizer, "_instance_dict", {})
@@ -172,7 +214,9 @@ def test_a_visualizer_of_the_user_s_draws_into_the_run(trained: Trained, monkeyp
     assert {record["name"] for record in records(run_dir, "image")} == {"sample"}
 
 
-def test_a_visualizer_draws_into_the_latest_run_when_an_earlier_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visualizer_draws_into_the_latest_run_when_an_earlier_one_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from mmengine.visualization import Visualizer
 
     class Run:
@@ -195,7 +239,10 @@ def test_a_visualizer_draws_into_the_latest_run_when_an_earlier_one_is_gone(monk
 
 def test_early_stopping_ends_the_run(trained: Trained) -> None:
     timer = 'hooks.timer={use="mmengine:IterTimerHook"}'
-    stops = 'hooks.stops={use="mmengine:EarlyStoppingHook", args={monitor="accuracy", patience=1, min_delta=1.0}}'
+    stops = (
+        'hooks.stops={use="mmengine:EarlyStoppingHook", args={monitor="accuracy", patience=1,'
+        " min_delta=1.0}}"
+    )
     run_dir = trained(stops, timer, "run.max_epochs=9", "hooks.early_stop.enabled=false")
     assert "a hook of MMEngine has set train_loop.stop_training" in reason(run_dir)
     assert any("did not improve" in text for text in messages(run_dir))
@@ -213,9 +260,13 @@ def test_the_runner_has_what_is_public_and_names_what_it_has_not(trained: Traine
     }
     run_dir = trained(*(asks % each for each in enumerate(public)), "hooks.schedule.enabled=false")
     assert {": ".join(each) for each in public.items()} <= {*messages(run_dir, "warn")}
-    assert "MMEngine's Runner has no strategy" in reason(trained(asks % (0, "runner.strategy"), code=1))
+    assert "MMEngine's Runner has no strategy" in reason(
+        trained(asks % (0, "runner.strategy"), code=1)
+    )
     replaces = "setattr(runner.train_loop, 'dataloader', 0)"
-    assert "replaces the dataloader, which hookflow builds once" in reason(trained(asks % (0, replaces), code=2))
+    assert "replaces the dataloader, which hookflow builds once" in reason(
+        trained(asks % (0, replaces), code=2)
+    )
 
 
 def test_an_argument_that_the_file_changes_is_not_what_the_checkpoint_had() -> None:
@@ -232,11 +283,17 @@ def test_a_lower_priority_number_fires_first_whatever_the_file_says(trained: Tra
     late = 'hooks.late={use="tests.hooks.mm_hooks:Asks", args={attribute="runner.iter"}}'
     early = 'hooks.first={use="tests.hooks.mm_hooks:Early"}'
     plan = compile_pipeline(parse(TOY.read_text(), TOY, [late, early]))
-    assert [binding.hook for binding in plan.at("before_train") if binding.hook in ("late", "first")] == [
+    assert [
+        binding.hook for binding in plan.at("before_train") if binding.hook in ("late", "first")
+    ] == [
         "first",
         "late",
     ]
-    (edge,) = (edge for edge in plan.edges_at("before_train") if (edge.first, edge.then) == ("first", "late"))
+    (edge,) = (
+        edge
+        for edge in plan.edges_at("before_train")
+        if (edge.first, edge.then) == ("first", "late")
+    )
     assert (edge.kind, edge.where) == ("class", "priority 70")
     run_dir = trained(late, early)
     assert "a hook of MMEngine has set train_loop.stop_training" in reason(run_dir)
@@ -248,7 +305,10 @@ def test_a_lower_priority_number_fires_first_whatever_the_file_says(trained: Tra
         ['hooks.late.before=["first"]'],
         ['hooks.first.after=["late"]'],
         [
-            'hooks.between={use="builtins:print", points=["before_train"], after=["late"], before=["first"]}',
+            (
+                'hooks.between={use="builtins:print", points=["before_train"], after=["late"],'
+                ' before=["first"]}'
+            ),
         ],
     ],
 )
@@ -256,7 +316,9 @@ def test_an_edge_of_the_file_is_stronger_than_a_priority(stated: list[str]) -> N
     late = 'hooks.late={use="tests.hooks.mm_hooks:Asks", args={attribute="runner.iter"}}'
     early = 'hooks.first={use="tests.hooks.mm_hooks:Early"}'
     plan = compile_pipeline(parse(TOY.read_text(), TOY, [late, early, *stated]))
-    fired = [binding.hook for binding in plan.at("before_train") if binding.hook in ("late", "first")]
+    fired = [
+        binding.hook for binding in plan.at("before_train") if binding.hook in ("late", "first")
+    ]
     assert fired == ["late", "first"]
 
 
@@ -269,7 +331,9 @@ def test_an_edge_of_the_file_is_stronger_than_a_priority(stated: list[str]) -> N
         ("lightning:EMAWeightAveraging", "before_save_checkpoint", {("ema", "theirs")}),
     ],
 )
-def test_what_hooks_of_their_own_read_and_write_is_known(use: str, point: str, edges: set[Any]) -> None:
+def test_what_hooks_of_their_own_read_and_write_is_known(
+    use: str, point: str, edges: set[Any]
+) -> None:
     args = ', args={monitor="accuracy"}' * ("Stop" in use)
     plan = compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.theirs={{use="{use}"{args}}}']))
     by_data = {(edge.first, edge.then) for edge in plan.edges_at(point) if edge.slots}
@@ -304,11 +368,17 @@ def test_it_is_not_offloaded() -> None:
         ("lightning:DeviceStatsMonitor", "a callback of Lightning, whose trainer"),
     ):
         with pytest.raises(UserError, match=f"{what} shows all of the run"):
-            compile_pipeline(parse(TOY.read_text(), TOY, [f'hooks.a={{use="{use}", offload=true}}']))
+            compile_pipeline(
+                parse(TOY.read_text(), TOY, [f'hooks.a={{use="{use}", offload=true}}'])
+            )
 
 
 def test_a_wrong_argument_is_found_before_the_training() -> None:
     with pytest.raises(UserError, match='"after_itr"'):
         compile_pipeline(
-            parse(TOY.read_text(), TOY, ['hooks.a={use="mmengine:EmptyCacheHook", args={after_itr=true}}'])
+            parse(
+                TOY.read_text(),
+                TOY,
+                ['hooks.a={use="mmengine:EmptyCacheHook", args={after_itr=true}}'],
+            )
         )

@@ -1,4 +1,6 @@
-"""The keys of hooks inside the network: what they come to in the plan, and each mistake in them with its place."""
+"""The keys of hooks inside the network: what they come to in the plan,
+and each mistake in them with its place.
+"""
 
 from pathlib import Path
 
@@ -44,28 +46,42 @@ def one(use: str, *lines: str) -> str:
 
 
 MISTAKES = {
-    "stages at no point of a module": one("step", 'points = ["after_train_iter"]', 'stages = ["val"]'),
+    "stages at no point of a module": one(
+        "step", 'points = ["after_train_iter"]', 'stages = ["val"]'
+    ),
     "each of these keys there": (
         'use = "builtins:print"\npoints = ["after_run"]\nprepend = true\nalways_call = true\n'
     ),
     "beside such a point": (
-        'use = "builtins:print"\npoints = [{ at = "after_run", prepend = true, stages = ["val"] }]\n'
+        'use = "builtins:print"\npoints = [{ at = "after_run", prepend = true, stages = ["val"]'
+        " }]\n"
     ),
     "always_call at another point": one(
-        "full_backward", 'points = [{ at = "full_backward", always_call = true }]', 'modules = ["*"]'
+        "full_backward",
+        'points = [{ at = "full_backward", always_call = true }]',
+        'modules = ["*"]',
     ),
     "always_call for the whole hook, at other points": one(
         "full_backward", 'points = ["full_backward"]', 'modules = ["*"]', "always_call = true"
     ),
     "gradients where there are none": PROBES + 'stages = ["val"]\n',
     "gradients there beside the point": one(
-        "full_backward", 'points = [{ at = "full_backward", stages = ["train", "test"] }]', 'modules = ["*"]'
+        "full_backward",
+        'points = [{ at = "full_backward", stages = ["train", "test"] }]',
+        'modules = ["*"]',
     ),
     "no effect beside the points' own": one(
-        "forward", 'points = [{ at = "forward", stages = ["val"] }]', 'modules = ["*"]', 'stages = ["train"]'
+        "forward",
+        'points = [{ at = "forward", stages = ["val"] }]',
+        'modules = ["*"]',
+        'stages = ["train"]',
     ),
-    "what the point offers": one("forward", 'points = ["forward"]', 'modules = ["*"]', "args = { input = 1 }"),
-    "a stage that is none": one("forward", 'points = ["forward"]', 'modules = ["*"]', 'stages = ["valid"]'),
+    "what the point offers": one(
+        "forward", 'points = ["forward"]', 'modules = ["*"]', "args = { input = 1 }"
+    ),
+    "a stage that is none": one(
+        "forward", 'points = ["forward"]', 'modules = ["*"]', 'stages = ["valid"]'
+    ),
 }
 
 
@@ -82,17 +98,22 @@ def test_mistakes_are_told_with_their_lines() -> None:
         ("by_name_alone", ["m", "i", "o"]),  # behind a star
     ],
 )
-def test_names_of_its_own_are_refused_where_it_is_unclear_what_they_mean(function: str, unknown: list[str]) -> None:
+def test_names_of_its_own_are_refused_where_it_is_unclear_what_they_mean(
+    function: str, unknown: list[str]
+) -> None:
     told = wrong(one(function, 'points = ["forward"]', 'modules = ["*"]'))
     assert [line.partition(": ")[2].partition(" (")[0] for line in told] == [
         f'{function} asks for "{name}", which forward does not offer' for name in unknown
     ]
-    in_order = "by position, as PyTorch does: (module, input, output) or (module, args, kwargs, output)"
+    in_order = (
+        "by position, as PyTorch does: (module, input, output) or (module, args, kwargs, output)"
+    )
     assert any(in_order in line or "did you mean" in line for line in told)
 
 
 @pytest.mark.parametrize(
-    ("args", "takes"), [("args.scale = 0.1", ("module", "grad_input", "grad_output")), ("args = [0.1]", ())]
+    ("args", "takes"),
+    [("args.scale = 0.1", ("module", "grad_input", "grad_output")), ("args = [0.1]", ())],
 )
 def test_names_of_its_own_beside_arguments_of_the_file(args: str, takes: tuple[str, ...]) -> None:
     """A list would fill them, too, so it is refused."""
@@ -106,7 +127,10 @@ def test_names_of_its_own_beside_arguments_of_the_file(args: str, takes: tuple[s
 def test_torch_compile_does_not_honour_always_call() -> None:
     table = one("forward", 'points = ["forward"]', 'modules = ["*"]', "always_call = true")
     (told,) = wrong(table, head=HEAD.replace("max_epochs", "compile = true, max_epochs"))
-    assert told == '9: hook "a": torch.compile does not honour always_call (take it out, or take run.compile out)'
+    assert (
+        told == '9: hook "a": torch.compile does not honour always_call (take it out, or take'
+        " run.compile out)"
+    )
 
 
 def test_methods_have_the_usual_signatures_or_names_of_their_own(tmp_path: Path) -> None:
@@ -123,8 +147,12 @@ def test_methods_have_the_usual_signatures_or_names_of_their_own(tmp_path: Path)
         "class Called:\n    def __call__(self, module, args, kwargs, output): ...\n"
     )
     called = '[hooks.b]\nuse = "./own.py:Called"\npoints = ["forward"]\nmodules = ["*"]\n'
-    compiled = compile_pipeline(parse(f'{HEAD}[hooks.a]\nuse = "./own.py:Own"\n{called}', tmp_path / "keys.toml"))
-    takes = {(binding.hook, binding.point): " ".join(binding.takes) for binding in compiled.bindings}
+    compiled = compile_pipeline(
+        parse(f'{HEAD}[hooks.a]\nuse = "./own.py:Own"\n{called}', tmp_path / "keys.toml")
+    )
+    takes = {
+        (binding.hook, binding.point): " ".join(binding.takes) for binding in compiled.bindings
+    }
     assert takes == {
         ("a", "forward"): "module input output",
         ("b", "forward"): "module args kwargs output",
@@ -136,11 +164,21 @@ def test_methods_have_the_usual_signatures_or_names_of_their_own(tmp_path: Path)
 
 
 def test_the_plan_holds_them_and_every_drawing_says_them() -> None:
-    keys = 'modules = ["type:Linear"]', 'stages = ["val", "test"]', "prepend = true", "always_call = true"
+    keys = (
+        'modules = ["type:Linear"]',
+        'stages = ["val", "test"]',
+        "prepend = true",
+        "always_call = true",
+    )
     compiled = plan(one("forward_kwargs", 'points = ["forward"]', *keys))
     (binding,) = compiled.bindings
     assert (binding.stages, binding.prepend, binding.always_call) == (("val", "test"), True, True)
-    assert list_marks(compiled, binding) == ["on type:Linear", "in val, test", "prepended", "always called"]
+    assert list_marks(compiled, binding) == [
+        "on type:Linear",
+        "in val, test",
+        "prepended",
+        "always called",
+    ]
     assert Plan.from_json(compiled.to_json()) == compiled
 
 

@@ -1,4 +1,6 @@
-"""Hooks on batches, on what a task returns and on what a run leaves: `mixup`, `metrics`, `predict`, `tta`, `export`."""
+"""Hooks on batches, on what a task returns and on what a run leaves: `mixup`, `metrics`,
+`predict`, `tta`, `export`.
+"""
 
 import hashlib
 import random
@@ -55,7 +57,9 @@ def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(trained: Trai
         assert 0 < values["f1"] <= 1
     with np.load(run_dir.path / "predictions.npz") as file:
         logits, target = file["logits"], file["target"]
-    expected = [target for _, target in Points(0, torch.device("cpu"), examples=16, split=2).epoch(0)]
+    expected = [
+        target for _, target in Points(0, torch.device("cpu"), examples=16, split=2).epoch(0)
+    ]
     assert target.tolist() == torch.cat(expected).tolist()
     assert (logits.argmax(1) == target).mean() == pytest.approx(values["accuracy"])
     weights: Any = final_state(run_dir)["model"]
@@ -63,7 +67,9 @@ def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(trained: Trai
     assert path.name == f"last-model-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}.pt"
     assert_same(torch.load(path, weights_only=True), dict(weights))
     beside = "the weights that a hook validates are in model_ema.pt"
-    assert {"predictions are in predictions.npz", f"exported {path}; {beside}"} <= {*messages(run_dir)}
+    assert {"predictions are in predictions.npz", f"exported {path}; {beside}"} <= {
+        *messages(run_dir)
+    }
     assert_same(safetensors.load_file(exported(run_dir, "last-model-*.safetensors")), dict(weights))
     program = torch.export.load(exported(run_dir, "last-model-*.pt2")).module()
     net = Net().eval()
@@ -73,7 +79,9 @@ def test_a_run_has_metrics_of_torchmetrics_predictions_and_exports(trained: Trai
         assert torch.allclose(program(inputs), net(inputs), atol=1e-6)
 
 
-def test_the_average_of_the_best_is_exported_to_a_folder_of_ones_own(trained: Trained, tmp_path: Path) -> None:
+def test_the_average_of_the_best_is_exported_to_a_folder_of_ones_own(
+    trained: Trained, tmp_path: Path
+) -> None:
     args = f'{{checkpoint="best", weights="model_ema", out_dir="{tmp_path / "mine"}"}}'
     for _ in range(2):
         run_dir = trained(
@@ -81,16 +89,25 @@ def test_the_average_of_the_best_is_exported_to_a_folder_of_ones_own(trained: Tr
             'hooks.second={use="export", args={checkpoint="best-2"}}',
             'hooks.own={use="./common_hooks.py:Nothing"}',  # it might save one
         )
-        assert any('no checkpoint "best-2"' in text for text in messages(run_dir)), "without it nothing is exported"
+        assert any('no checkpoint "best-2"' in text for text in messages(run_dir)), (
+            "without it nothing is exported"
+        )
     (path,) = (tmp_path / "mine").iterdir()  # the same weights twice
     assert path.name.startswith("best-model_ema-")
     best = torch.load(run_dir.checkpoints / "best" / "model_ema.pt", weights_only=True)
     assert_same(torch.load(path, weights_only=True), dict(best))
 
 
-def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_best(trained: Trained) -> None:
-    run_dir = trained('hooks.checkpoint.args={monitor="loss", mode="max", keep=9}', 'hooks.checkpoint.from="2ep"')
-    assert sorted(path.name for path in run_dir.checkpoints.glob("it*")) == ["it00000010", "it00000015"]
+def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_best(
+    trained: Trained,
+) -> None:
+    run_dir = trained(
+        'hooks.checkpoint.args={monitor="loss", mode="max", keep=9}', 'hooks.checkpoint.from="2ep"'
+    )
+    assert sorted(path.name for path in run_dir.checkpoints.glob("it*")) == [
+        "it00000010",
+        "it00000015",
+    ]
     losses = [record["v"]["loss"] for record in records(run_dir, "metrics")]  # type: ignore[index]
     assert losses[0] > max(losses[1:]), "the first would be the best"
     assert (run_dir.checkpoints / "best").resolve().name in ("it00000010", "it00000015")
@@ -106,7 +123,10 @@ def test_rows_of_shuffled_sets_come_with_their_indices_each_set_in_its_file(tmp_
             "model": {"use": Scale},
             "optimizer": {"use": "torch.optim:SGD", "args": {"lr": 0.0}},
             "task": {"use": Returns},
-            "data": {"train": train, "test": {name: {**each, "loader": shuffled} for name, each in sets.items()}},
+            "data": {
+                "train": train,
+                "test": {name: {**each, "loader": shuffled} for name, each in sets.items()},
+            },
             "hooks": {"predict": {"use": "predict", "args": {"outputs": ["logits", "target"]}}},
         },
         "none",
@@ -125,19 +145,43 @@ def test_rows_of_shuffled_sets_come_with_their_indices_each_set_in_its_file(tmp_
 @pytest.mark.parametrize(
     ("hook", "message", "iteration"),
     [
-        ('use="predict", args={outputs=["logit"]}', 'needs the output "logit" of the task, which gives l', 5),
-        ('use="export", args={weights="model_ena"}', 'no weights "model_ena"\n    did you mean "model_ema"?', 0),
+        (
+            'use="predict", args={outputs=["logit"]}',
+            'needs the output "logit" of the task, which gives l',
+            5,
+        ),
+        (
+            'use="export", args={weights="model_ena"}',
+            'no weights "model_ena"\n    did you mean "model_ema"?',
+            0,
+        ),
         (
             'use="export", args={checkpoint="bst"}',
             '"bst", which no hook saves\n    did you mean "best"?',
             0,
         ),
         ('use="export", args={out_dir="FILE/mine"}', "cannot be made: Not a directory", 0),
-        ('use="lr_finder", args={iters=40}', "sweeps over 40 iterations, and the run has only 5", 0),
-        ('use="./common_hooks.py:reads_accuracy", points=["after_val"]', 'acuracy"\n    did you mean "accuracy"?', 5),
+        (
+            'use="lr_finder", args={iters=40}',
+            "sweeps over 40 iterations, and the run has only 5",
+            0,
+        ),
+        (
+            'use="./common_hooks.py:reads_accuracy", points=["after_val"]',
+            'acuracy"\n    did you mean "accuracy"?',
+            5,
+        ),
         ('use="images"', "the batch has no tensor of images", 5),
-        ('use="param_stats", args={match=["heat.weight"]}', 'matches "heat.weight"\n    did you mean "head.weight"', 0),
-        ('use="confusion_matrix", args={classes=["a", "b"]}', "names of 2 classes, and the task's logits have 3", 5),
+        (
+            'use="param_stats", args={match=["heat.weight"]}',
+            'matches "heat.weight"\n    did you mean "head.weight"',
+            0,
+        ),
+        (
+            'use="confusion_matrix", args={classes=["a", "b"]}',
+            "names of 2 classes, and the task's logits have 3",
+            5,
+        ),
         ('use="scheduler", args={chain=[{use="LinerLR"}]}', 'did you mean "LinearLR"?', 0),
     ],
 )
@@ -146,7 +190,9 @@ def test_a_mistake_that_only_the_run_shows_is_the_users(
 ) -> None:
     (tmp_path / "FILE").touch()
     hook = hook.replace("FILE", str(tmp_path / "FILE"))
-    (end,) = records(trained(f"hooks.mine={{{hook}}}", "run.test=true", "run.max_epochs=1", code=2), "end")
+    (end,) = records(
+        trained(f"hooks.mine={{{hook}}}", "run.test=true", "run.max_epochs=1", code=2), "end"
+    )
     assert (end["it"], message in str(end["reason"])) == (iteration, True), end
 
 
@@ -155,8 +201,14 @@ class TestMetrics:
         ("metric", "message"),
         [
             ({"use": "MulticlasF1Score"}, 'did you mean "MulticlassF1Score"?'),
-            ({"use": "MulticlassF1Score", "args": {"classes": 3}}, 'the metric "f1" needs the argument "num_classes"'),
-            ({"use": "MulticlassF1Score", "args": {"num_classes": 3, "average": "all"}}, 'the metric "f1": '),
+            (
+                {"use": "MulticlassF1Score", "args": {"classes": 3}},
+                'the metric "f1" needs the argument "num_classes"',
+            ),
+            (
+                {"use": "MulticlassF1Score", "args": {"num_classes": 3, "average": "all"}},
+                'the metric "f1": ',
+            ),
         ],
     )
     def test_an_invalid_metric_is_reported_before_the_run(self, metric: Any, message: str) -> None:
@@ -165,22 +217,38 @@ class TestMetrics:
         assert message in str(raised.value)
 
     def test_outputs_that_are_missing_and_results_that_are_no_number_are_reported(self) -> None:
-        each: Any = {"each": {"use": "MulticlassAccuracy", "args": {"num_classes": 3, "average": None}}}
+        each: Any = {
+            "each": {"use": "MulticlassAccuracy", "args": {"num_classes": 3, "average": None}}
+        }
         hook = Metrics(each)
         hook.before_val_epoch(StandIn(Net()))  # type: ignore[arg-type]
-        with pytest.raises(UserError, match='metrics needs the output "target" of the task, which gives logits'):
+        with pytest.raises(
+            UserError, match='metrics needs the output "target" of the task, which gives logits'
+        ):
             hook.after_val_iter({"logits": torch.zeros(2, 3)})
         hook.after_val_iter({"logits": torch.zeros(2, 3), "target": torch.tensor([0, 1])})
-        with pytest.raises(UserError, match=r'the metric "each" gives a tensor of shape \(3,\), and not one number'):
+        with pytest.raises(
+            UserError, match=r'the metric "each" gives a tensor of shape \(3,\), and not one number'
+        ):
             hook.after_val_epoch(StandIn(), {})  # type: ignore[arg-type]
-        with pytest.raises(UserError, match='accuracy needs the output "logits" of the task, which gives loss'):
+        with pytest.raises(
+            UserError, match='accuracy needs the output "logits" of the task, which gives loss'
+        ):
             Accuracy().after_val_iter({"loss": 1.0})
 
     @pytest.mark.parametrize(
         ("hook", "package", "extra"),
         [
-            ('use = "metrics"\nargs = { metrics = { f1 = { use = "F1Score" } } }', "torchmetrics", "metrics"),
-            ('use = "export"\nargs = { formats = ["state_dict", "safetensors"] }', "safetensors", "safetensors"),
+            (
+                'use = "metrics"\nargs = { metrics = { f1 = { use = "F1Score" } } }',
+                "torchmetrics",
+                "metrics",
+            ),
+            (
+                'use = "export"\nargs = { formats = ["state_dict", "safetensors"] }',
+                "safetensors",
+                "safetensors",
+            ),
         ],
     )
     def test_check_reports_a_missing_package_with_what_to_install(
@@ -188,10 +256,15 @@ class TestMetrics:
     ) -> None:
         loaded = parse(TOY.read_text() + f"\n[hooks.mine]\n{hook}\n", TOY)
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(UserError, match=f"the package {package}, which is not installed") as raised:
+        with pytest.raises(
+            UserError, match=f"the package {package}, which is not installed"
+        ) as raised:
             compile_pipeline(loaded, TOY.parent)
         (problem,) = raised.value.problems
-        assert problem.where is not None and problem.where.line == len(TOY.read_text().splitlines()) + 4
+        assert (
+            problem.where is not None
+            and problem.where.line == len(TOY.read_text().splitlines()) + 4
+        )
         assert problem.hint == f"pip install 'hookflow[{extra}]'"
 
 
@@ -202,12 +275,21 @@ class TestMetrics:
         (TTA, {}, "transforms", [["flip"], [], [3]]),
         (TimeLimit, {}, "limit", ["soon", "3h50m", "2ep", "0s", 10]),
         (LRSchedule, {}, "warmup", [1.5, -1, "30s", "soon", True]),
-        (ParamSchedule, {}, "momentum", [[], [["30s", 0.9]], [[0, -0.1]], [["soon", 1.0]], [[0]], 0.9]),
+        (
+            ParamSchedule,
+            {},
+            "momentum",
+            [[], [["30s", 0.9]], [[0, -0.1]], [["soon", 1.0]], [[0]], 0.9],
+        ),
     ],
 )
-def test_an_invalid_argument_is_refused_before(make: Any, others: dict[str, Any], name: str, values: list[Any]) -> None:
+def test_an_invalid_argument_is_refused_before(
+    make: Any, others: dict[str, Any], name: str, values: list[Any]
+) -> None:
     for value in values:
-        (problem,) = find_argument_problems(make, {**others, name: value}, "hook", lambda _: Where(""))
+        (problem,) = find_argument_problems(
+            make, {**others, name: value}, "hook", lambda _: Where("")
+        )
         assert f'"{name}"' in problem.message, value
 
 
@@ -221,9 +303,15 @@ class TestTTA:
         for transform, others in expected.items():
             shown = [turn_images(image, view)[0, 0].tolist() for view in list_views([transform])]  # type: ignore[list-item]
             assert shown == [image[0, 0].tolist(), *others]
-        assert turn_images(image, list_views(["rot90"])[1])[0, 0].tolist() == [[2, 5, 8], [1, 4, 7], [0, 3, 6]]
+        assert turn_images(image, list_views(["rot90"])[1])[0, 0].tolist() == [
+            [2, 5, 8],
+            [1, 4, 7],
+            [0, 3, 6],
+        ]
 
-    @pytest.mark.parametrize("transforms", [["hflip"], ["vflip"], ["rot90"], ["hflip", "rot90"], ["rot90", "vflip"]])
+    @pytest.mark.parametrize(
+        "transforms", [["hflip"], ["vflip"], ["rot90"], ["hflip", "rot90"], ["rot90", "vflip"]]
+    )
     def test_maps_are_turned_back_before_they_are_averaged(self, transforms: Any) -> None:
         """A network whose map is its image is not changed by views of it, whatever the sides."""
         images = torch.arange(30.0).reshape(1, 2, 3, 5)
@@ -233,7 +321,11 @@ class TestTTA:
         list(around)
 
     def test_what_may_have_a_place_in_the_image_is_refused_until_it_is_said(self) -> None:
-        for output, wrong in ((None, torch.zeros(1, 2, 3, 5)), ("scores", torch.zeros(1, 12)), ("map", None)):
+        for output, wrong in (
+            (None, torch.zeros(1, 2, 3, 5)),
+            ("scores", torch.zeros(1, 12)),
+            ("map", None),
+        ):
             net = nn.Flatten() if output == "map" else nn.Identity()
             around = TTA(["hflip"], output=output).around_val(StandIn(net))  # type: ignore[arg-type]
             next(around)
@@ -251,16 +343,24 @@ class TestTTA:
         next(inside)
         both = net(images)
         list(inside)
-        expected = (alone + net(images.flip(3)) + net(images.flip(2)) + net(images.flip(3).flip(2))) / 4
+        expected = (
+            alone + net(images.flip(3)) + net(images.flip(2)) + net(images.flip(3).flip(2))
+        ) / 4
         torch.testing.assert_close(both, expected)
         assert "forward" not in vars(net)
         assert torch.equal(net(images), alone)
 
     def test_a_run_is_validated_by_the_views_and_trained_without(self, trained: Trained) -> None:
-        splits = [f'data.{split}={{use="./data_loaders.py:images"}}' for split in ("train", "val", "test")]
+        splits = [
+            f'data.{split}={{use="./data_loaders.py:images"}}' for split in ("train", "val", "test")
+        ]
         images = 'model.use="./data_loaders.py:ConvNet"', *splits, "run.max_epochs=2"
-        flips = 'task={use="hookflow.zoo.tasks:Classification", args={flip_at_test=true}}'  # which does that alone
-        one, other = trained('hooks.tta={use="tta", args={transforms=["hflip"]}}', *images), trained(flips, *images)
+        # Which does that alone.
+        flips = 'task={use="hookflow.zoo.tasks:Classification", args={flip_at_test=true}}'
+        one, other = (
+            trained('hooks.tta={use="tta", args={transforms=["hflip"]}}', *images),
+            trained(flips, *images),
+        )
         assert curve(one) == curve(other)
         assert_same(final_state(one)["model"], final_state(other)["model"])
 
@@ -286,7 +386,9 @@ class Replaced:
         self.batch = batch
 
 
-def mixed(hook: Mixup, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[Any, float, torch.Tensor]:
+def mixed(
+    hook: Mixup, inputs: torch.Tensor, targets: torch.Tensor
+) -> tuple[Any, float, torch.Tensor]:
     """Return the new batch, and the weight and the order that the same generator gives."""
     torch.manual_seed(3)
     random.seed(3)
@@ -311,7 +413,10 @@ def test_mixup_is_the_mean_of_pairs() -> None:
 
 
 def test_cutmix_takes_a_box_and_counts_its_pixels() -> None:
-    inputs, targets = torch.arange(6.0)[:, None, None, None].expand(6, 3, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2])
+    inputs, targets = (
+        torch.arange(6.0)[:, None, None, None].expand(6, 3, 8, 8),
+        torch.tensor([0, 1, 2, 0, 1, 2]),
+    )
     (new, soft), share, order = mixed(CutMix(classes=3), inputs, targets)
     foreign = new != inputs
     moved = order != torch.arange(6)
@@ -324,7 +429,9 @@ def test_cutmix_takes_a_box_and_counts_its_pixels() -> None:
     assert torch.allclose(soft, (1 - area) * hard + area * hard[order])
 
 
-def test_both_may_follow_one_another_a_share_stays_and_another_form_is_refused(trained: Trained) -> None:
+def test_both_may_follow_one_another_a_share_stays_and_another_form_is_refused(
+    trained: Trained,
+) -> None:
     inputs, soft = torch.randn(4, 5), torch.full((4, 3), 1 / 3)
     (_, again), *_ = mixed(CutMix(classes=3), inputs, soft)
     assert torch.allclose(again, soft)
@@ -333,17 +440,26 @@ def test_both_may_follow_one_another_a_share_stays_and_another_form_is_refused(t
     assert run.batch is None
     hook = Mixup(classes=3)
     hook.name = "mix"
-    with pytest.raises(UserError, match='hook "mix" mixes batches of inputs and classes, and this is a dict'):
+    with pytest.raises(
+        UserError, match='hook "mix" mixes batches of inputs and classes, and this is a dict'
+    ):
         hook.before_train_iter(Replaced(), {"image": torch.zeros(2), "label": torch.zeros(2)})  # type: ignore[arg-type]
 
 
 def test_a_resumed_run_mixes_the_same_examples_of_accumulated_batches(resumes_alike: Any) -> None:
-    mixes = ('hooks.mix={use="mixup", args={classes=3}}', 'hooks.cut={use="cutmix", args={classes=3}, after=["mix"]}')
+    mixes = (
+        'hooks.mix={use="mixup", args={classes=3}}',
+        'hooks.cut={use="cutmix", args={classes=3}, after=["mix"]}',
+    )
     resumes_alike(*mixes, "run.accumulate=2", point="after_train_iter", at=4)
 
 
-@pytest.mark.parametrize(("done", "sides"), [(0, (4, 6)), (8, (6, 8)), (16, (8, 12)), (19, (8, 12))])
-def test_images_grow_with_the_run_and_are_interpolated_as_pytorch_does(done: int, sides: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("done", "sides"), [(0, (4, 6)), (8, (6, 8)), (16, (8, 12)), (19, (8, 12))]
+)
+def test_images_grow_with_the_run_and_are_interpolated_as_pytorch_does(
+    done: int, sides: tuple[int, int]
+) -> None:
     hook, images, targets = Resize(multiple=2), torch.randn(3, 2, 8, 12), torch.arange(3)
     run: Any = StandIn(iter=done, replaced=None)
     run.replace_batch = lambda batch: setattr(run, "replaced", batch)
@@ -357,7 +473,9 @@ def test_images_grow_with_the_run_and_are_interpolated_as_pytorch_does(done: int
     assert torch.equal(new, expected)
     assert same is targets
     hook.name = "grow"
-    with pytest.raises(UserError, match=r'hook "grow" resizes .* begins with a Tensor of shape \(3,\)'):
+    with pytest.raises(
+        UserError, match=r'hook "grow" resizes .* begins with a Tensor of shape \(3,\)'
+    ):
         hook.before_train_iter(run, (targets, targets))
 
 
@@ -381,7 +499,10 @@ def resized(hook: Resize, batch: Any) -> Any:
 
 def test_what_lies_in_an_image_is_resized_with_it() -> None:
     """A bright box, the same box in a mask and in a heat map, and its corners."""
-    images, boxes = torch.zeros(2, 1, 16, 24), torch.tensor([[[4.0, 2.0, 12.0, 10.0]], [[0.0, 6.0, 24.0, 16.0]]])
+    images, boxes = (
+        torch.zeros(2, 1, 16, 24),
+        torch.tensor([[[4.0, 2.0, 12.0, 10.0]], [[0.0, 6.0, 24.0, 16.0]]]),
+    )
     for image, ((left, top, right, bottom),) in zip(images, boxes.int().tolist(), strict=True):
         image[0, top:bottom, left:right] = 1
     masks = images[:, 0].long() * 7
@@ -390,7 +511,9 @@ def test_what_lies_in_an_image_is_resized_with_it() -> None:
     assert isinstance(new, Detection)
     assert new.images.shape == (2, 1, 8, 12)
     assert torch.equal(new.boxes, boxes / 2)
-    for mask, ((left, top, right, bottom),) in zip(new.masks, new.boxes.int().tolist(), strict=True):
+    for mask, ((left, top, right, bottom),) in zip(
+        new.masks, new.boxes.int().tolist(), strict=True
+    ):
         expected = torch.zeros(8, 12, dtype=torch.int64)
         expected[top:bottom, left:right] = 7
         assert torch.equal(mask, expected), "classes are not mixed with one another"
@@ -415,7 +538,9 @@ IMAGES = torch.zeros(2, 1, 16, 24)
         pytest.param(["pixels"], [[torch.zeros(1, 4)] * 2], id="a list"),
     ],
 )
-def test_targets_of_which_nothing_says_where_they_lie_are_not_left_behind(targets: Any, rest: list[Any]) -> None:
+def test_targets_of_which_nothing_says_where_they_lie_are_not_left_behind(
+    targets: Any, rest: list[Any]
+) -> None:
     with pytest.raises(UserError):
         resized(Resize(targets=targets), (IMAGES, *rest))
 
@@ -450,7 +575,10 @@ def test_a_mixed_batch_is_of_the_type_of_the_batch() -> None:
         images: Tensor
         classes: Tensor
 
-    for batch in (Pair(IMAGES, torch.tensor([0, 1])), [IMAGES, torch.tensor([0, 1], dtype=torch.int32)]):
+    for batch in (
+        Pair(IMAGES, torch.tensor([0, 1])),
+        [IMAGES, torch.tensor([0, 1], dtype=torch.int32)],
+    ):
         run: Any = Replaced()
         Mixup(classes=2).before_train_iter(run, batch)
         assert type(run.batch) is type(batch)

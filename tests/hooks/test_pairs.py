@@ -1,6 +1,8 @@
-"""Every pair of built-in hooks that touch the same tensors, in one training: right, ordered, or named by `check`.
+"""Every pair of built-in hooks that touch the same tensors, in one training: right, ordered, or
+named by `check`.
 
-A new hook that touches weights or gradients inherits it: it needs a row in `INVARIANTS` or in `WITHOUT_INVARIANT`.
+A new hook that touches weights or gradients inherits it: it needs a row in `INVARIANTS` or in
+`WITHOUT_INVARIANT`.
 """
 
 from collections.abc import Callable
@@ -54,7 +56,10 @@ class Witness(Hook):
     phase = "last"
     reads: ClassVar[Slots] = {
         "before_optimizer_step": ("model", "grads"),
-        **dict.fromkeys(("before_train", "after_optimizer_step", "after_train_iter", "before_val_iter"), ("model",)),
+        **dict.fromkeys(
+            ("before_train", "after_optimizer_step", "after_train_iter", "before_val_iter"),
+            ("model",),
+        ),
     }
 
     def before_train(self, run: Any) -> None:
@@ -118,7 +123,9 @@ def check_ema(pair: tuple[str, ...], run_dir: RunDir, final: Final) -> None:
         expected = {name: 0.9 * expected[name] + 0.1 * weight for name, weight in weights.items()}
     masks = pruned(pair, SEEN.after_steps[-1])
     for name, value in expected.items():
-        torch.testing.assert_close(final["model_ema"][name], value * masks[name], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            final["model_ema"][name], value * masks[name], rtol=1e-4, atol=1e-6
+        )
 
 
 def check_swa(pair: tuple[str, ...], run_dir: RunDir, final: Final) -> None:
@@ -193,7 +200,9 @@ def test_every_hook_on_weights_or_gradients_is_tried_beside_the_others() -> None
 
 
 @pytest.mark.parametrize("pair", [*combinations(sorted(INVARIANTS), 2)], ids="-".join)
-def test_what_holds_for_each_of_two_hooks_holds_where_both_are(pair: tuple[str, str], trained: Trained) -> None:
+def test_what_holds_for_each_of_two_hooks_holds_where_both_are(
+    pair: tuple[str, str], trained: Trained
+) -> None:
     global SEEN
     SEEN = Seen()
     watch = f'hooks.witness={{use="{__name__}:Witness"}}'
@@ -205,13 +214,17 @@ def test_what_holds_for_each_of_two_hooks_holds_where_both_are(pair: tuple[str, 
     if len(SEEN.before_steps) == 15:
         for weights, left in zip(SEEN.before_steps, after[:-1], strict=True):
             for name, weight in weights.items():
-                assert torch.equal(weight, left[name]), f"{name} is not what the iteration before has left"
+                assert torch.equal(weight, left[name]), (
+                    f"{name} is not what the iteration before has left"
+                )
     for name in pair:
         INVARIANTS[name](pair, run_dir, final)
 
 
 @pytest.mark.parametrize("pair", [*combinations(sorted(INVARIANTS), 2)], ids="-".join)
-def test_the_order_of_two_hooks_is_not_that_of_the_file_unless_check_says_so(pair: tuple[str, str]) -> None:
+def test_the_order_of_two_hooks_is_not_that_of_the_file_unless_check_says_so(
+    pair: tuple[str, str],
+) -> None:
     orders = []
     for names in (pair, pair[::-1]):
         plan = valid_plan(parse(TOY.read_text(), TOY, [*OFF, *tables(names)]))
@@ -234,7 +247,9 @@ def test_the_order_of_two_hooks_is_not_that_of_the_file_unless_check_says_so(pai
         assert orders[0] == orders[1]
 
 
-def test_an_average_beside_batch_norms_names_them_unless_their_statistics_are_computed(trained: Trained) -> None:
+def test_an_average_beside_batch_norms_names_them_unless_their_statistics_are_computed(
+    trained: Trained,
+) -> None:
     swa = f'hooks.swa={{use="swa", args={inline(PAIR_ARGS["swa"])}}}'
     named = [text for text in messages(trained(*OFF, swa), "warn") if "body.1" in text]
     assert len(named) == 1

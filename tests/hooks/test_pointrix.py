@@ -75,19 +75,30 @@ USE = 'hooks.theirs={use="tests.hooks.test_pointrix:LogHook"}'
 
 def test_a_hook_of_pointrix_does_its_work_and_is_resumed_to_the_bit(resumes_alike: Any) -> None:
     run_dir = resumes_alike(USE, point="after_train_iter", at=7)
-    assert [*logged(run_dir, "step").values()] == [*logged(run_dir, "begun").values()] == [*range(1, 16)]
+    assert (
+        [*logged(run_dir, "step").values()]
+        == [*logged(run_dir, "begun").values()]
+        == [*range(1, 16)]
+    )
     average, losses = 0.0, logged(run_dir, "train_loss")
     for loss in losses.values():
         average = 0.6 * average + (1 - 0.6) * loss
     assert [*logged(run_dir, "average").values()][-1] == average
     assert len(logged(run_dir, "val_total")) == 3
-    assert any(text.startswith("15 steps in ") for text in messages(run_dir)) and "True 2" in messages(run_dir)
+    assert any(
+        text.startswith("15 steps in ") for text in messages(run_dir)
+    ) and "True 2" in messages(run_dir)
 
 
 def test_an_exception_reaches_it_and_a_lack_is_named(trained: Trained, tmp_path: Path) -> None:
     mark = f'hooks.theirs.args.mark="{tmp_path}/mark"'
-    printed = reason(trained(USE, mark, 'hooks.asks={use="tests.hooks.test_pointrix:Asks"}', code=1))
-    assert "hookflow's view of Pointrix's trainer has no gui" in printed and (tmp_path / "mark").read_text() == "0.0"
+    printed = reason(
+        trained(USE, mark, 'hooks.asks={use="tests.hooks.test_pointrix:Asks"}', code=1)
+    )
+    assert (
+        "hookflow's view of Pointrix's trainer has no gui" in printed
+        and (tmp_path / "mark").read_text() == "0.0"
+    )
 
 
 def test_the_registry_is_asked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,5 +112,7 @@ def test_the_registry_is_asked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, each)
     plan = compile_pipeline(parse(TOY.read_text(), TOY, [hooks % "LogHook"]))
     assert "theirs" in {binding.hook for binding in plan.at("after_val_iter")}
-    with pytest.raises(UserError, match=r'Pointrix has no hook "LogHok"(.|\n)*did you mean "LogHook"'):
+    with pytest.raises(
+        UserError, match=r'Pointrix has no hook "LogHok"(.|\n)*did you mean "LogHook"'
+    ):
         compile_pipeline(parse(TOY.read_text(), TOY, [hooks % "LogHok"]))

@@ -1,4 +1,6 @@
-"""Hooks that record: what they log is what the quantity is by hand, or by an oracle of the field."""
+"""Hooks that record: what they log is what the quantity is by hand,
+or by an oracle of the field.
+"""
 
 import importlib.metadata
 import json
@@ -40,7 +42,10 @@ def net() -> nn.Module:
 
 class TestLRMonitor:
     def test_logs_the_settings_of_each_group_of_each_optimizer(self) -> None:
-        critic = [{"params": net().parameters()}, {"params": net().parameters(), "lr": 0.5, "name": "norms"}]
+        critic = [
+            {"params": net().parameters()},
+            {"params": net().parameters(), "lr": 0.5, "name": "norms"},
+        ]
         optimizers = {
             "generator": torch.optim.Adam(net().parameters(), lr=0.1, betas=(0.5, 0.9)),
             "critic": torch.optim.SGD(critic, lr=0.2),
@@ -48,7 +53,11 @@ class TestLRMonitor:
         run = StandIn(optimizers=optimizers)
         LRMonitor(["momentum"]).after_train_iter(run)  # type: ignore[arg-type]
         rates = {"lr/generator/0": 0.1, "lr/critic/0": 0.2, "lr/critic/norms": 0.5}
-        momenta = {"momentum/generator/0": 0.5, "momentum/critic/0": 0.0, "momentum/critic/norms": 0.0}
+        momenta = {
+            "momentum/generator/0": 0.5,
+            "momentum/critic/0": 0.0,
+            "momentum/critic/norms": 0.0,
+        }
         assert run.last == {**rates, **momenta}
         run = StandIn(optimizers={"optimizer": optimizers["generator"]})
         LRMonitor().after_train_iter(run)  # type: ignore[arg-type]
@@ -70,11 +79,15 @@ class TestGradNorm:
             if list(module.parameters(recurse=False))
         }
         total = float(torch.nn.utils.get_total_norm([p.grad for p in run.model.parameters()]))
-        assert run.last == pytest.approx({f"grad_norm/{k}": v for k, v in {**by_hand, "total": total}.items()})
+        assert run.last == pytest.approx(
+            {f"grad_norm/{k}": v for k, v in {**by_hand, "total": total}.items()}
+        )
         assert by_hand.keys() == {"0", "2"}
         run.logged.clear()
         GradNorm("parameter").before_optimizer_step(run)  # type: ignore[arg-type]
-        assert run.last.keys() == {f"grad_norm/{name}" for name in ("0.weight", "0.bias", "2.weight", "total")}
+        assert run.last.keys() == {
+            f"grad_norm/{name}" for name in ("0.weight", "0.bias", "2.weight", "total")
+        }
 
     def test_what_has_no_gradient_has_no_norm_and_sparse_ones_count(self) -> None:
         run = self.run()
@@ -107,7 +120,9 @@ class TestThroughput:
     def test_a_figure_covers_every_iteration_over_epochs_and_no_validation_checkpoint_or_pause(
         self, trained: Trained, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The clock moves by a second in each iteration, and by a thousand in what is no training."""
+        """The clock moves by a second in each iteration,
+        and by a thousand in what is no training.
+        """
 
         def slow(before: Any) -> Any:
             def passed(*args: Any) -> Any:
@@ -121,15 +136,25 @@ class TestThroughput:
         monkeypatch.setattr(EvaluationLoop, "_pass", slow(EvaluationLoop._pass))
         monkeypatch.setattr(CheckpointManager, "_copied", slow(CheckpointManager._copied))
         monkeypatch.setattr(SafePoint, "_next_commands", slow(lambda self: ([], False, True)))
-        monkeypatch.setattr(SafePoint, "_read_wishes", lambda self: RUN_COMMANDS * (self.state.iter == 9))
-        pauses = 'hooks.pauses={use="tests.hooks.stand_ins:takes_a_second", points=["after_backward"]}'
+        monkeypatch.setattr(
+            SafePoint, "_read_wishes", lambda self: RUN_COMMANDS * (self.state.iter == 9)
+        )
+        pauses = (
+            'hooks.pauses={use="tests.hooks.stand_ins:takes_a_second", points=["after_backward"]}'
+        )
         every = 'hooks.throughput={use="throughput", every=4, args={window=7}}'
         run_dir = trained("run.max_epochs=5", every, pauses)
-        rates = {r["it"]: r["v"]["samples_per_s"] for r in records(run_dir, "scalars") if "samples_per_s" in r["v"]}  # type: ignore[index, operator]
+        rates = {
+            r["it"]: r["v"]["samples_per_s"]
+            for r in records(run_dir, "scalars")
+            if "samples_per_s" in r["v"]
+        }  # type: ignore[index, operator]
         assert rates == {8: 8.0, 16: 8.0, 24: 8.0}
 
     def test_a_run_shorter_than_the_window_logs_one_figure(self, trained: Trained) -> None:
-        run_dir = trained('hooks.throughput={use="throughput"}', swap=("max_epochs = 3", "max_iters = 3"))
+        run_dir = trained(
+            'hooks.throughput={use="throughput"}', swap=("max_epochs = 3", "max_iters = 3")
+        )
         logged = [r["it"] for r in records(run_dir, "scalars") if "samples_per_s" in r["v"]]  # type: ignore[operator]
         assert logged == [3]
 
@@ -146,8 +171,17 @@ def commit_in(folder: Path) -> str:
     """Make a repository with one commit, and return the commit."""
 
     def git(*words: str) -> str:
-        command = ["git", "-c", "user.name=somebody", "-c", "user.email=somebody@example.com", *words]
-        return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+        command = [
+            "git",
+            "-c",
+            "user.name=somebody",
+            "-c",
+            "user.email=somebody@example.com",
+            *words,
+        ]
+        return subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     git("init", "--quiet", "--initial-branch", "trunk")
     (folder / "net.py").write_text("one")
@@ -163,7 +197,11 @@ class TestEnvInfo:
         assert log.read_git_state(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": []}
         (tmp_path / "net.py").write_text("two")
         (tmp_path / "new.py").write_text("new")
-        assert log.read_git_state(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": ["net.py", "new.py"]}
+        assert log.read_git_state(tmp_path) == {
+            "commit": commit,
+            "branch": "trunk",
+            "dirty": ["net.py", "new.py"],
+        }
 
     def test_settings_of_the_user_and_the_repository_of_a_hook_of_git_change_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -173,24 +211,37 @@ class TestEnvInfo:
         other.mkdir()
         commit = commit_in(folder)
         commit_in(other)
-        settings = {"status.branch": "true", "status.showUntrackedFiles": "no", "core.quotePath": "false"}
+        settings = {
+            "status.branch": "true",
+            "status.showUntrackedFiles": "no",
+            "core.quotePath": "false",
+        }
         for name, value in settings.items():
             subprocess.run(["git", "config", name, value], cwd=folder, check=True)
         (folder / "new.py").write_text("new")
         monkeypatch.setenv("GIT_DIR", str(other / ".git"))
         monkeypatch.setenv("GIT_WORK_TREE", str(other))
-        assert log.read_git_state(folder) == {"commit": commit, "branch": "trunk", "dirty": ["new.py"]}
+        assert log.read_git_state(folder) == {
+            "commit": commit,
+            "branch": "trunk",
+            "dirty": ["new.py"],
+        }
         monkeypatch.delenv("GIT_DIR")
         monkeypatch.delenv("GIT_WORK_TREE")
-        subprocess.run(["git", "worktree", "add", "-q", "-b", "side", str(linked)], cwd=folder, check=True)
+        subprocess.run(
+            ["git", "worktree", "add", "-q", "-b", "side", str(linked)], cwd=folder, check=True
+        )
         assert log.read_git_state(linked) == {"commit": commit, "branch": "side", "dirty": []}
 
-    def test_where_git_cannot_say_its_reason_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_where_git_cannot_say_its_reason_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
         with pytest.raises(log.GitError, match="HEAD"):
             log.read_git_state(tmp_path)  # no commit yet
         commit_in(tmp_path)
-        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own way to play a folder of somebody else
+        # git's own way to play a folder of somebody else.
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
         with pytest.raises(log.GitError, match="dubious ownership"):
             log.read_git_state(tmp_path)
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -213,15 +264,28 @@ class TestProfiler:
         assert [path.name for path in traces] == ["it00000005.json", "it00000010.json"]
         for path in traces:
             events = json.loads(path.read_text())["traceEvents"]
-            assert {event["ph"] for event in events} >= {"X", "M"}, "as Chrome's trace format has them"
+            assert {event["ph"] for event in events} >= {"X", "M"}, (
+                "as Chrome's trace format has them"
+            )
             names = {event["name"] for event in events}
-            assert "aten::linear" in names and len([n for n in names if n.startswith("ProfilerStep#")]) == 2
-        told = {record["it"]: str(record["text"]) for record in records(run_dir, "message") if "trace" in str(record)}
+            assert (
+                "aten::linear" in names
+                and len([n for n in names if n.startswith("ProfilerStep#")]) == 2
+            )
+        told = {
+            record["it"]: str(record["text"])
+            for record in records(run_dir, "message")
+            if "trace" in str(record)
+        }
         assert told.keys() == {5, 10} and "profile/it00000010.json" in told[10]
 
-    def test_a_run_that_ends_or_raises_within_a_trace_keeps_what_there_is(self, trained: Trained) -> None:
+    def test_a_run_that_ends_or_raises_within_a_trace_keeps_what_there_is(
+        self, trained: Trained
+    ) -> None:
         raises = 'hooks.raises={use="./common_hooks.py:Raises", args={at=6}}'
-        run_dir = trained('hooks.profiler={use="profiler", args={wait=3, warmup=1, active=9}}', raises, code=1)
+        run_dir = trained(
+            'hooks.profiler={use="profiler", args={wait=3, warmup=1, active=9}}', raises, code=1
+        )
         (path,) = (run_dir.path / "profile").iterdir()
         assert json.loads(path.read_text())["traceEvents"]
 
@@ -231,8 +295,15 @@ class TestConfusion:
     predicted = torch.tensor([0, 1, 1, 2, 0, 2, 1])
 
     def test_the_counts_are_those_by_hand_in_text_and_image(self) -> None:
-        assert metrics.counts(self.predicted, self.target, 3).tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 2]]
-        assert metrics.counts(self.predicted.reshape(1, 7, 1), self.target.reshape(1, 7, 1), 3).sum() == 6
+        assert metrics.counts(self.predicted, self.target, 3).tolist() == [
+            [1, 1, 0],
+            [0, 1, 0],
+            [1, 0, 2],
+        ]
+        assert (
+            metrics.counts(self.predicted.reshape(1, 7, 1), self.target.reshape(1, 7, 1), 3).sum()
+            == 6
+        )
         matrix = metrics.counts(self.predicted, self.target, 3)
         assert metrics.text(matrix.tolist(), ["cat", "dog", "cow"]).splitlines() == [
             "    cat dog cow",
@@ -241,7 +312,11 @@ class TestConfusion:
             "cow   1   0   2",
         ]
         image = metrics.image(matrix)
-        assert image.shape == (159, 159) and image[0, 0] == 0.5 and image[-1, 0] == pytest.approx(1 / 3)
+        assert (
+            image.shape == (159, 159)
+            and image[0, 0] == 0.5
+            and image[-1, 0] == pytest.approx(1 / 3)
+        )
         matrix = torch.eye(100, dtype=torch.int64) * 9
         matrix[3, 7], matrix[8, 2] = 4, 5
         assert metrics.text(matrix.tolist(), [f"c{k}" for k in range(100)]).splitlines() == [
@@ -252,7 +327,8 @@ class TestConfusion:
 
 class TestImages:
     @pytest.mark.parametrize(
-        ("args", "expected"), [({}, "target 1 2; predicted 0 1"), ({"caption": ("predicted",)}, "predicted 0 1")]
+        ("args", "expected"),
+        [({}, "target 1 2; predicted 0 1"), ({"caption": ("predicted",)}, "predicted 0 1")],
     )
     def test_the_caption_has_what_is_named(self, args: dict[str, Any], expected: str) -> None:
         seen: list[Any] = []
@@ -283,7 +359,9 @@ class TestImages:
 
 
 class TestParamStats:
-    def test_the_statistics_are_those_of_numpy_and_tied_weights_go_by_the_name_that_matches(self) -> None:
+    def test_the_statistics_are_those_of_numpy_and_tied_weights_go_by_the_name_that_matches(
+        self,
+    ) -> None:
         run = StandIn(model=net())
         ParamStats(["0.*"], ["mean", "std", "norm", "min", "max"]).after_train_iter(run)  # type: ignore[arg-type]
         expected = {}
@@ -308,11 +386,15 @@ class TestActivationStats:
         hook.forward(run, model[1], hidden)  # type: ignore[index, arg-type]
         by_hand = hidden.detach().double().numpy()
         expected = {"mean": by_hand.mean(), "std": by_hand.std(), "zeros": (by_hand == 0).mean()}
-        assert run.last == pytest.approx({f"activation/1/{stat}": value for stat, value in expected.items()})
+        assert run.last == pytest.approx(
+            {f"activation/1/{stat}": value for stat, value in expected.items()}
+        )
         assert 0 < run.last["activation/1/zeros"] < 1
 
 
-def test_they_are_recorded(new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_are_recorded(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit = commit_in(tmp_path)
     run_dir = new_run(
         "run.max_epochs=2",
@@ -329,19 +411,28 @@ def test_they_are_recorded(new_run: NewRun, train_here: Train, tmp_path: Path, m
     kept = json.loads((run_dir.path / "environment.json").read_text())
     assert (
         kept["git"]["commit"] == commit
-        and kept["packages"] == {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
+        and kept["packages"]
+        == {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
         and kept["torch"] == torch.__version__
     )
-    (_, environment), *matrices = [(record["name"], str(record["text"])) for record in records(run_dir, "text")]
+    (_, environment), *matrices = [
+        (record["name"], str(record["text"])) for record in records(run_dir, "text")
+    ]
     assert commit[:12] in environment and torch.__version__ in environment
-    assert [name for name, _ in matrices] == ["val/confusion_matrix", "val/confusion_matrix", "test/confusion_matrix"]
+    assert [name for name, _ in matrices] == [
+        "val/confusion_matrix",
+        "val/confusion_matrix",
+        "test/confusion_matrix",
+    ]
     for _, text in matrices:
         rows = [list(map(int, line.split()[1:])) for line in text.splitlines()[1:]]
         assert sum(map(sum, rows)) == 16, "each example of a pass counts once"
     test = next(record for record in records(run_dir, "metrics") if record["split"] == "test")
     assert test["v"]["accuracy"] == sum(row[k] for k, row in enumerate(rows)) / 16  # type: ignore[index]
     images = records(run_dir, "image")
-    assert [image["name"] for image in images if image["name"] != "val/image"] == [name for name, _ in matrices]
+    assert [image["name"] for image in images if image["name"] != "val/image"] == [
+        name for name, _ in matrices
+    ]
     first, second = (image for image in images if image["name"] == "val/image")
     assert (first["it"], second["it"], first["width"], first["height"]) == (5, 10, 5, 5)
     assert str(first["caption"]).startswith("target ") and "; predicted " in str(first["caption"])
@@ -370,7 +461,11 @@ def log_with(args: str, more: str = "") -> str:
 
 
 def kept(run_dir: RunDir) -> dict[int, tuple[int, float, int]]:
-    told = [json.loads(str(each["text"])) for each in records(run_dir, "message") if each["source"] == "keeps"]
+    told = [
+        json.loads(str(each["text"]))
+        for each in records(run_dir, "message")
+        if each["source"] == "keeps"
+    ]
     return {it: (epoch, loss, size) for it, epoch, loss, size in told}
 
 
@@ -391,7 +486,9 @@ def window(losses: dict[int, tuple[int, float, int]], it: int, length: int) -> f
     ["data.train.args={examples=47, batch_size=5, whole=true}", "run.accumulate=3"],
     ids=["a smaller last batch", "accumulated"],
 )
-def test_means_over_windows_and_epochs_are_plain_means_whenever_they_are_logged(trained: Trained, batches: str) -> None:
+def test_means_over_windows_and_epochs_are_plain_means_whenever_they_are_logged(
+    trained: Trained, batches: str
+) -> None:
     run_dir = trained(KEEPS, EPOCHS, batches, log_with('window=4, mean="epoch"', ", every=3"))
     losses = kept(run_dir)
     assert list(logged(run_dir, "loss")) == [it for it in losses if it % 3 == 0]
@@ -415,7 +512,10 @@ def alternates(run: Any, batch: Any) -> dict[str, Any]:
     """A task whose outputs differ by iteration: `rare` comes once."""
     always = own_tasks.step(run, batch)
     names = [("odd", "even")[run.iter % 2], *(["rare"] if run.iter == 4 else [])]
-    return {**always, **{name: torch.tensor(float(run.iter + 1)) for name in names if run.stage == "train"}}
+    return {
+        **always,
+        **{name: torch.tensor(float(run.iter + 1)) for name in names if run.stage == "train"},
+    }
 
 
 def by_batch(run: Any, batch: Any) -> dict[str, Any]:
@@ -445,7 +545,9 @@ def test_an_output_of_some_iterations_is_logged_when_the_hook_fires_next(
 
 def test_of_accumulated_batches_those_count_that_have_the_number(trained: Trained) -> None:
     task = 'task={use="tests.hooks.test_record:by_batch"}'
-    assert logged(trained("run.max_epochs=1", "run.accumulate=5", log_with(""), task), "even") == {1: 2.0}
+    assert logged(trained("run.max_epochs=1", "run.accumulate=5", log_with(""), task), "even") == {
+        1: 2.0
+    }
 
 
 def test_a_window_that_was_loaded_goes_on_where_the_numbers_are_computed() -> None:
@@ -453,7 +555,11 @@ def test_a_window_that_was_loaded_goes_on_where_the_numbers_are_computed() -> No
     before.add(1, {"loss": torch.tensor(2.0, dtype=torch.float64)}, 8)
     after.load_state_dict(before.state_dict())
     after.add(2, {"loss": torch.ones((), dtype=torch.float64, device="meta")}, 8)
-    assert after.sums(["loss"])["loss"][0].device.type == after.state_dict()["loss"]["total"].device.type == "meta"
+    assert (
+        after.sums(["loss"])["loss"][0].device.type
+        == after.state_dict()["loss"]["total"].device.type
+        == "meta"
+    )
     epoch = EpochSums()
     epoch.load_state_dict({"epoch": 0, "sums": {"loss": [torch.tensor(2.0), 8]}})
     epoch.add(0, {"loss": torch.ones((), device="meta")}, 8)

@@ -50,9 +50,14 @@ def adamw() -> Optimizer:
 
 
 def by_hand(
-    optimizer: Optimizer, made: Callable[[Optimizer], LRScheduler], per: str = "iter", until: int = ITERS
+    optimizer: Optimizer,
+    made: Callable[[Optimizer], LRScheduler],
+    per: str = "iter",
+    until: int = ITERS,
 ) -> Rates:
-    """Return the rates of each iteration in the loop of PyTorch's documentation; after `until` steps they stay."""
+    """Return the rates of each iteration in the loop of PyTorch's documentation;
+    after `until` steps they stay.
+    """
     scheduler = made(optimizer)
     rates, steps = [], 0
     for k in range(ITERS):
@@ -79,7 +84,9 @@ def run_of(optimizer: Optimizer) -> Any:
 
 
 def by_hook(optimizer: Optimizer, cut: int | None = None, **args: Any) -> Rates:
-    """Return the rates that the hook gives; at `cut`, all goes on from what a checkpoint would hold."""
+    """Return the rates that the hook gives; at `cut`,
+    all goes on from what a checkpoint would hold.
+    """
     hook, run, rates = Scheduler(**args), run_of(optimizer), []
     hook.before_run(run)
     for k in range(ITERS):
@@ -119,7 +126,9 @@ def three(optimizer: Optimizer) -> LRScheduler:
     return SequentialLR(optimizer, parts, [8, 24])
 
 
-def get_scheduler(name: str, optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int) -> LRScheduler:
+def get_scheduler(
+    name: str, optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int
+) -> LRScheduler:
     """A function with the arguments of transformers' own."""
     assert name == "linear"
 
@@ -136,10 +145,15 @@ def no_scheduler(optimizer: Optimizer) -> float:
 
 
 def cosine_then_swa(optimizer: Optimizer) -> LRScheduler:
-    return SequentialLR(optimizer, [CosineAnnealingLR(optimizer, 24, 1e-3), SWALR(optimizer, 0.05, 4)], [24])
+    return SequentialLR(
+        optimizer, [CosineAnnealingLR(optimizer, 24, 1e-3), SWALR(optimizer, 0.05, 4)], [24]
+    )
 
 
-CHAIN = [{"use": "LinearLR", "args": {"start_factor": 0.1}, "length": "10%"}, {"use": "CosineAnnealingLR"}]
+CHAIN = [
+    {"use": "LinearLR", "args": {"start_factor": 0.1}, "length": "10%"},
+    {"use": "CosineAnnealingLR"},
+]
 THREE = [
     {"use": "torch.optim.lr_scheduler:LinearLR", "length": "1ep"},
     {"use": "MultiStepLR", "args": {"milestones": [3, 9]}, "length": 16},
@@ -150,7 +164,11 @@ ONE = [{"use": "OneCycleLR", "args": {"max_lr": 0.3}}]
 CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]] = {
     "warm-up then cosine": ({"chain": CHAIN}, warm_up_then_cosine(4, 36), ITERS),
     "three in a row": ({"chain": THREE}, three, ITERS),
-    "one cycle": ({"chain": ONE}, lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=ITERS), ITERS),
+    "one cycle": (
+        {"chain": ONE},
+        lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=ITERS),
+        ITERS,
+    ),
     "shorter than the run": (
         {"chain": [{"use": "CosineAnnealingLR", "length": "25it"}]},
         lambda optimizer: CosineAnnealingLR(optimizer, T_max=25),
@@ -167,17 +185,35 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]]
         ITERS,
     ),
     "a function of the step": (
-        {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": DECAY, "args": {"rate": 0.8}}}}]},
+        {
+            "chain": [
+                {"use": "LambdaLR", "args": {"lr_lambda": {"use": DECAY, "args": {"rate": 0.8}}}}
+            ]
+        },
         lambda optimizer: LambdaLR(optimizer, lambda step: 0.8**step),
         ITERS,
     ),
     "an object with a state": (
-        {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": f"{__file__}:Decay", "args": {"rate": 0.9}}}}]},
+        {
+            "chain": [
+                {
+                    "use": "LambdaLR",
+                    "args": {"lr_lambda": {"use": f"{__file__}:Decay", "args": {"rate": 0.9}}},
+                }
+            ]
+        },
         lambda optimizer: LambdaLR(optimizer, Decay(0.9)),
         ITERS,
     ),
     "a function that makes the scheduler": (
-        {"chain": [{"use": f"{__file__}:get_scheduler", "args": {"name": "linear", "num_warmup_steps": 5}}]},
+        {
+            "chain": [
+                {
+                    "use": f"{__file__}:get_scheduler",
+                    "args": {"name": "linear", "num_warmup_steps": 5},
+                }
+            ]
+        },
         lambda optimizer: get_scheduler("linear", optimizer, 5, ITERS),
         ITERS,
     ),
@@ -191,7 +227,9 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]]
 
 @pytest.mark.parametrize("make", [sgd, adamw])
 @pytest.mark.parametrize("name", CASES)
-def test_the_rates_are_those_by_hand_also_from_a_checkpoint_on(make: Callable[[], Optimizer], name: str) -> None:
+def test_the_rates_are_those_by_hand_also_from_a_checkpoint_on(
+    make: Callable[[], Optimizer], name: str
+) -> None:
     args, made, until = CASES[name]
     expected = by_hand(make(), made, args.get("per", "iter"), until)
     assert len({rate for (rate, *_) in expected}) > 2
@@ -209,7 +247,10 @@ def test_a_hook_that_the_checkpoint_does_not_know_catches_up() -> None:
 
 def test_a_plateau_looks_at_its_metric_after_each_validation_once_the_warm_up_is_through() -> None:
     losses = [5.0, 4.0, 4.0, 4.0, 4.0, 4.0, 3.0, 3.0, 3.0]
-    chain = [{"use": "LinearLR", "length": "2ep"}, {"use": "ReduceLROnPlateau", "args": {"patience": 1}}]
+    chain = [
+        {"use": "LinearLR", "length": "2ep"},
+        {"use": "ReduceLROnPlateau", "args": {"patience": 1}},
+    ]
     args = {"per": "epoch", "metric": "loss"}
     assert Scheduler.points_for(args) == ("before_run", "before_train_epoch", "after_val")
     expected, seen = sgd(), sgd()
@@ -219,7 +260,9 @@ def test_a_plateau_looks_at_its_metric_after_each_validation_once_the_warm_up_is
     for k, loss in enumerate(losses):
         run.epoch = k
         hook.before_train_epoch(run)
-        assert [group["lr"] for group in seen.param_groups] == [group["lr"] for group in expected.param_groups]
+        assert [group["lr"] for group in seen.param_groups] == [
+            group["lr"] for group in expected.param_groups
+        ]
         for optimizer in (seen, expected):
             optimizer.step()
         if k < 2:
@@ -234,7 +277,9 @@ def test_a_plateau_looks_at_its_metric_after_each_validation_once_the_warm_up_is
             hook.before_run(run)
             seen.load_state_dict(optimizer_state)
             hook.load_state_dict(state)
-    assert seen.param_groups[0]["lr"] == expected.param_groups[0]["lr"] == pytest.approx(0.5 * 0.1**3)
+    assert (
+        seen.param_groups[0]["lr"] == expected.param_groups[0]["lr"] == pytest.approx(0.5 * 0.1**3)
+    )
 
 
 def test_a_plateau_of_an_accuracy_waits_for_more() -> None:
@@ -271,15 +316,30 @@ def test_every_scheduler_of_pytorch_gives_the_rates_of_a_plain_loop(base: type, 
     [
         ({"chain": ["LinearLR"]}, 'must be a table, not the string "LinearLR"'),
         ({"chain": []}, '"chain" must not be empty'),
-        ({"chain": [{"use": "LinearLR", "lenght": 3}]}, 'the unknown key "lenght"\n    did you mean "length"?'),
-        ({"chain": [{"use": "LinearLR", "gamma": 3}]}, "an argument belongs in args: { gamma = … }"),
+        (
+            {"chain": [{"use": "LinearLR", "lenght": 3}]},
+            'the unknown key "lenght"\n    did you mean "length"?',
+        ),
+        (
+            {"chain": [{"use": "LinearLR", "gamma": 3}]},
+            "an argument belongs in args: { gamma = … }",
+        ),
         ({"chain": [{}]}, 'without the key "use"'),
         ({"chain": [{"use": "LinearLR", "args": 3}]}, "must be a table, not 3"),
         ({"chain": [{"use": "LinearLR"}, {"use": "StepLR"}]}, "1 of 2 needs a length"),
-        ({"chain": [{"use": "LinearLR", "length": "9s"}]}, "epochs or a percentage, not seconds; write 100"),
+        (
+            {"chain": [{"use": "LinearLR", "length": "9s"}]},
+            "epochs or a percentage, not seconds; write 100",
+        ),
         ({"chain": "LinearLR"}, "must be a list"),
-        ({"chain": [{"use": "SequentialLR"}]}, "SequentialLR takes schedulers: list them in the chain"),
-        ({"chain": [{"use": "ChainedScheduler"}]}, "name a function that returns it, as ./file.py:name"),
+        (
+            {"chain": [{"use": "SequentialLR"}]},
+            "SequentialLR takes schedulers: list them in the chain",
+        ),
+        (
+            {"chain": [{"use": "ChainedScheduler"}]},
+            "name a function that returns it, as ./file.py:name",
+        ),
         ({"chain": CHAIN, "per": "batch"}, '"per" must be one of "iter", "epoch"'),
     ],
 )
@@ -291,26 +351,64 @@ def test_what_is_wrong_with_a_chain_is_told_without_torch(args: dict[str, Any], 
 @pytest.mark.parametrize(
     ("args", "said", "hint"),
     [
-        ({"chain": [{"use": "LinerLR"}]}, 'there is nothing called "LinerLR"', 'did you mean "LinearLR"?'),
-        ({"chain": [{"use": "torch.optim.lr_scheduler:StpLR"}]}, 'there is no "StpLR"', 'did you mean "StepLR"?'),
+        (
+            {"chain": [{"use": "LinerLR"}]},
+            'there is nothing called "LinerLR"',
+            'did you mean "LinearLR"?',
+        ),
+        (
+            {"chain": [{"use": "torch.optim.lr_scheduler:StpLR"}]},
+            'there is no "StpLR"',
+            'did you mean "StepLR"?',
+        ),
         ({"chain": [{"use": "torch.nn:Linear"}]}, "must be a subclass of LRScheduler", ""),
         ({"chain": [{"use": "./a.py:B"}]}, 'there is no file "./a.py"', ""),
-        ({"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": f"{__file__}:CHAIN"}}}]}, "a function or a", ""),
         (
-            {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": DECAY, "args": {"rat": 1}}}}]},
+            {"chain": [{"use": "LambdaLR", "args": {"lr_lambda": {"use": f"{__file__}:CHAIN"}}}]},
+            "a function or a",
+            "",
+        ),
+        (
+            {
+                "chain": [
+                    {"use": "LambdaLR", "args": {"lr_lambda": {"use": DECAY, "args": {"rat": 1}}}}
+                ]
+            },
             'takes no argument "rat"',
             'did you mean "rate"?',
         ),
-        ({"chain": [{"use": "StepLR", "args": {"stepsize": 3, "step_size": 3}}]}, 'argument "stepsize"', "step_size"),
+        (
+            {"chain": [{"use": "StepLR", "args": {"stepsize": 3, "step_size": 3}}]},
+            'argument "stepsize"',
+            "step_size",
+        ),
         ({"chain": [{"use": "StepLR"}]}, 'StepLR needs the argument "step_size"', ""),
-        ({"chain": [{"use": "LinearLR", "args": {"start_factor": "x"}}]}, '"start_factor" must be a number', ""),
-        ({"chain": [{"use": "ReduceLROnPlateau"}]}, "ReduceLROnPlateau needs a metric", 'metric = "loss"'),
+        (
+            {"chain": [{"use": "LinearLR", "args": {"start_factor": "x"}}]},
+            '"start_factor" must be a number',
+            "",
+        ),
+        (
+            {"chain": [{"use": "ReduceLROnPlateau"}]},
+            "ReduceLROnPlateau needs a metric",
+            'metric = "loss"',
+        ),
         ({"chain": CHAIN, "metric": "loss"}, "no ReduceLROnPlateau that looks at it", ""),
-        ({"chain": [{"use": "LinearLR", "length": "3it"}], "per": "epoch"}, "goes by epochs", 'per = "iter"'),
-        ({"chain": [{"use": "ReduceLROnPlateau", "length": 3}, *CHAIN], "metric": "loss"}, "must be the last", ""),
+        (
+            {"chain": [{"use": "LinearLR", "length": "3it"}], "per": "epoch"},
+            "goes by epochs",
+            'per = "iter"',
+        ),
+        (
+            {"chain": [{"use": "ReduceLROnPlateau", "length": 3}, *CHAIN], "metric": "loss"},
+            "must be the last",
+            "",
+        ),
     ],
 )
-def test_what_only_torch_knows_is_told_when_the_hook_is_made(args: dict[str, Any], said: str, hint: str) -> None:
+def test_what_only_torch_knows_is_told_when_the_hook_is_made(
+    args: dict[str, Any], said: str, hint: str
+) -> None:
     with pytest.raises(UserError) as raised:
         Scheduler(**args)
     (problem,) = raised.value.problems
@@ -321,9 +419,18 @@ def test_what_only_torch_knows_is_told_when_the_hook_is_made(args: dict[str, Any
 @pytest.mark.parametrize(
     ("chain", "said"),
     [
-        ([{**CHAIN[0], "length": ITERS}, CHAIN[1]], "nothing is left of the run for CosineAnnealingLR: those before"),
-        ([{"use": "LinearLR", "args": {"start_factor": -1.0}}], "LinearLR: Starting multiplicative factor"),
-        ([{"use": f"{__file__}:no_scheduler"}], "makes a float, and not a torch.optim.lr_scheduler.LRScheduler"),
+        (
+            [{**CHAIN[0], "length": ITERS}, CHAIN[1]],
+            "nothing is left of the run for CosineAnnealingLR: those before",
+        ),
+        (
+            [{"use": "LinearLR", "args": {"start_factor": -1.0}}],
+            "LinearLR: Starting multiplicative factor",
+        ),
+        (
+            [{"use": f"{__file__}:no_scheduler"}],
+            "makes a float, and not a torch.optim.lr_scheduler.LRScheduler",
+        ),
     ],
 )
 def test_what_only_the_run_knows_is_told_before_it_begins(chain: list[Any], said: str) -> None:
@@ -345,13 +452,19 @@ class Typed:
 
 
 def test_a_type_that_is_imported_for_type_checkers_alone_is_no_obstacle() -> None:
-    assert not list(find_argument_problems(Typed, {"exact": 1, "plain": 2}, "it", lambda key: Where("test")))
-    (problem,) = find_argument_problems(Typed, {"exact": 1, "plain": "x"}, "it", lambda key: Where("test"))
+    assert not list(
+        find_argument_problems(Typed, {"exact": 1, "plain": 2}, "it", lambda key: Where("test"))
+    )
+    (problem,) = find_argument_problems(
+        Typed, {"exact": 1, "plain": "x"}, "it", lambda key: Where("test")
+    )
     assert '"plain" must be an integer' in problem.message
 
 
 def test_a_file_is_relative_to_the_folder_of_the_pipeline(trained: Trained) -> None:
-    use = "{use='../hooks/test_scheduler.py:get_scheduler', args={name='linear', num_warmup_steps=5}}"
+    use = (
+        "{use='../hooks/test_scheduler.py:get_scheduler', args={name='linear', num_warmup_steps=5}}"
+    )
     run_dir = trained(f"hooks.schedule={{use='scheduler', args={{chain=[{use}]}}}}")
     logged = [row["v"]["lr"] for row in records(run_dir, "scalars") if "lr" in row["v"]]  # type: ignore[index,operator]
     assert logged[:3] == [pytest.approx(0.1 * done / 5) for done in (1, 3, 5)]
@@ -378,7 +491,9 @@ def test_a_group_that_a_hook_adds_follows_the_curve_from_its_first_step_on(
         return hook, run
 
     def add(optimizer: Optimizer) -> None:
-        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 0.1, "initial_lr": 0.1})
+        optimizer.add_param_group(
+            {"params": [torch.nn.Parameter(torch.ones(2))], "lr": 0.1, "initial_lr": 0.1}
+        )
 
     hook, run = begun()
     for k in range(ITERS):
@@ -402,8 +517,12 @@ def test_a_group_that_a_hook_adds_follows_the_curve_from_its_first_step_on(
     [CHAIN, [{"use": "CosineAnnealingWarmRestarts", "args": {"T_0": 5}}], ONE],
     ids=["chain", "restarts", "cycle"],
 )
-def test_a_rate_that_is_a_tensor_stays_that_tensor_and_has_the_same_values(chain: list[Any]) -> None:
-    """PyTorch's chain of schedulers changes the rate that it begins with, where that is a tensor."""
+def test_a_rate_that_is_a_tensor_stays_that_tensor_and_has_the_same_values(
+    chain: list[Any],
+) -> None:
+    """PyTorch's chain of schedulers changes the rate that it begins with,
+    where that is a tensor.
+    """
     rate = torch.tensor(0.1, dtype=torch.float64)
     optimizer, plain = (SGD([torch.nn.Parameter(torch.ones(2))], lr=lr) for lr in (rate, 0.1))
     if chain is ONE:

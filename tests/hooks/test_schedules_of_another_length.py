@@ -1,4 +1,6 @@
-"""A resume or a fork to another length: schedules follow the curve of the new length; what is given in steps stays."""
+"""A resume or a fork to another length: schedules follow the curve of the new length;
+what is given in steps stays.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def step(hook: Scheduler, run: Any) -> float:
 
 
 def resumed(args: dict[str, Any], until: int, at: int, then: int) -> tuple[Rates, Any]:
-    """Return the rates of a run of length `until` that is resumed at `at` with the length `then`, and that run."""
+    """Return the rates of a run of length `until` that is resumed at `at` with
+    the length `then`, and that run.
+    """
     optimizer, hook = sgd(), Scheduler(**args)
     run = run_of(optimizer, until)
     hook.before_run(run)
@@ -83,8 +87,12 @@ LENGTHS = ("total_iters", "T_max", "total_steps")
 @pytest.mark.parametrize("per", ["iter", "epoch"])
 @pytest.mark.parametrize(("until", "then"), [(24, 48), (48, 24)], ids=["longer", "shorter"])
 @pytest.mark.parametrize("base", EACH)
-@pytest.mark.parametrize("given", [False, True], ids=["its length is the run's", "its length is given"])
-def test_every_scheduler_follows_the_new_length(base: type, until: int, then: int, per: str, given: bool) -> None:
+@pytest.mark.parametrize(
+    "given", [False, True], ids=["its length is the run's", "its length is given"]
+)
+def test_every_scheduler_follows_the_new_length(
+    base: type, until: int, then: int, per: str, given: bool
+) -> None:
     kind, args = EACH[base]
     own = [name for name in LENGTHS if name in inspect.signature(kind).parameters]
     if not given:
@@ -150,7 +158,9 @@ def test_a_rate_that_another_hook_has_set_stays_where_the_curve_has_no_length() 
 
 @pytest.mark.parametrize(("at", "warms_up"), [(4, True), (14, False)])
 def test_a_plateau_in_charge_keeps_its_rate(at: int, warms_up: bool) -> None:
-    """The warm-up is 6 iterations of 24, and 12 of 48; once it is through, it does not begin again."""
+    """The warm-up is 6 iterations of 24, and 12 of 48; once it is through,
+    it does not begin again.
+    """
     args: Any = {
         "chain": [{"use": "LinearLR", "length": "25%"}, {"use": "ReduceLROnPlateau"}],
         "metric": "loss",
@@ -170,7 +180,10 @@ def test_a_scheduler_that_ends_before_its_turn_does_is_refused() -> None:
 @pytest.mark.parametrize(("then", "groups"), [(10, [2]), (12, [4])], ids=["shorter", "longer"])
 def test_a_group_of_batches_ends_with_the_run(then: int, groups: list[int]) -> None:
     """A group of four begins at iteration 8 of 20; a run of ten ends after its second batch."""
-    hook, run = AccumulationSchedule(batches=[("40%", 4)]), StandIn(max_iters=20, iters_per_epoch=20, batch_idx=0)
+    hook, run = (
+        AccumulationSchedule(batches=[("40%", 4)]),
+        StandIn(max_iters=20, iters_per_epoch=20, batch_idx=0),
+    )
     hook.places = at_iterations("batches", hook.batches, run)
     took: list[int] = []
     stepped: list[int] = []
@@ -193,15 +206,24 @@ def test_a_group_of_batches_ends_with_the_run(then: int, groups: list[int]) -> N
     assert stepped == groups
 
 
-KEEPS = ('hooks.checkpoint.points=[{at="after_train_iter", every=1}]', "hooks.checkpoint.args.keep=99")
+KEEPS = (
+    'hooks.checkpoint.points=[{at="after_train_iter", every=1}]',
+    "hooks.checkpoint.args.keep=99",
+)
 LOGS = ('hooks.lr={use="lr_monitor"}', 'hooks.log.points=["after_train_iter"]')
 SCHEDULES = {
     "lr_schedule": 'hooks.schedule={use="lr_schedule", args={warmup="20%"}}',
-    "cosine": 'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="20%"}, '
-    '{use="CosineAnnealingLR"}]}}',
-    "one cycle, by epochs": 'hooks.schedule={use="scheduler", args={per="epoch", chain=[{use="OneCycleLR", '
-    "args={max_lr=0.3}}]}}",
-    "cosine, by epochs": 'hooks.schedule={use="scheduler", args={per="epoch", chain=[{use="CosineAnnealingLR"}]}}',
+    "cosine": (
+        'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="20%"}, '
+        '{use="CosineAnnealingLR"}]}}'
+    ),
+    "one cycle, by epochs": (
+        'hooks.schedule={use="scheduler", args={per="epoch", chain=[{use="OneCycleLR", '
+        "args={max_lr=0.3}}]}}"
+    ),
+    "cosine, by epochs": (
+        'hooks.schedule={use="scheduler", args={per="epoch", chain=[{use="CosineAnnealingLR"}]}}'
+    ),
 }
 
 
@@ -211,11 +233,19 @@ def test_a_run_goes_on_by_the_curve_of_its_new_length(
     new_run: NewRun, trained: Trained, train_here: Train, schedule: str, until: int, then: int
 ) -> None:
     """At a fork and at a resume, in the middle of an epoch of five iterations."""
-    overrides = (schedule, *LOGS, *KEEPS, "hooks.ema.enabled=false", "hooks.early_stop.enabled=false")
+    overrides = (
+        schedule,
+        *LOGS,
+        *KEEPS,
+        "hooks.ema.enabled=false",
+        "hooks.early_stop.enabled=false",
+    )
     stops = 'hooks.stops={use="../hooks/test_schedules_of_another_length.py:Stops"}'
     parent = trained(f"run.max_epochs={until}", stops, *overrides)
     always = rates(trained(f"run.max_epochs={then}", *overrides))
-    child = make_fork(f"{parent.path}:it00000007", None, PipelineChanges((f"run.max_epochs={then}",)))
+    child = make_fork(
+        f"{parent.path}:it00000007", None, PipelineChanges((f"run.max_epochs={then}",))
+    )
     assert train_here(child) == 0, reason(child)
     other = new_run(f"run.max_epochs={then}", stops, *overrides)
     parent.checkpoints.rename(other.checkpoints)
@@ -224,7 +254,9 @@ def test_a_run_goes_on_by_the_curve_of_its_new_length(
         seen = {it: rate for it, rate in rates(run_dir).items() if it > 7}
         assert len(seen) == then * 5 - 7
         assert seen == pytest.approx({it: always[it] for it in seen}, rel=1e-9)
-        assert any("has 30 iterations" in text or "has 15 iterations" in text for text in messages(run_dir))
+        assert any(
+            "has 30 iterations" in text or "has 15 iterations" in text for text in messages(run_dir)
+        )
 
 
 def rates(run_dir: RunDir) -> dict[int, float]:

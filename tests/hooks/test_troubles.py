@@ -1,4 +1,6 @@
-"""Orders of built-in hooks: right whatever the file's order, and everything that they touch is declared."""
+"""Orders of built-in hooks: right whatever the file's order,
+and everything that they touch is declared.
+"""
 
 import itertools
 import random
@@ -28,14 +30,26 @@ def order(compiled: Plan, point: str) -> list[str]:
     return [binding.hook for binding in compiled.at(point)]
 
 
-@pytest.mark.parametrize("uses", [*itertools.permutations(("checkpoint", "early_stop", "ema", "accuracy"))])
+@pytest.mark.parametrize(
+    "uses", [*itertools.permutations(("checkpoint", "early_stop", "ema", "accuracy"))]
+)
 def test_whatever_the_files_order_data_flow_orders_them(uses: tuple[str, ...]) -> None:
-    report = '[hooks.report]\nuse = "builtins:print"\npoints = ["after_val_epoch"]\nreads = ["metrics"]\n'
+    report = (
+        '[hooks.report]\nuse = "builtins:print"\npoints = ["after_val_epoch"]\nreads ='
+        ' ["metrics"]\n'
+    )
     table = '[hooks.renormalise]\nuse = "builtins:print"\npoints = ["after_optimizer_step"]\n'
     more = f'{report}phase = "first"\n{table}reads = ["model"]\nwrites = ["model"]\n'
     compiled = plan(*uses, more=more)
-    assert order(compiled, "after_val") == ["ema", "early_stop", "checkpoint"], "the average is swapped out first"
-    assert order(compiled, "after_val_epoch") == ["accuracy", "report"], "data flow is stronger than a phase"
+    assert order(compiled, "after_val") == [
+        "ema",
+        "early_stop",
+        "checkpoint",
+    ], "the average is swapped out first"
+    assert order(compiled, "after_val_epoch") == [
+        "accuracy",
+        "report",
+    ], "data flow is stronger than a phase"
     assert order(compiled, "after_optimizer_step") == ["renormalise", "ema"]
 
 
@@ -45,10 +59,17 @@ def alarms(compiled: Plan) -> list[object]:
 
 @pytest.mark.parametrize("other", ["lr_schedule", "scheduler"])
 def test_the_built_in_hooks_raise_none_in_any_order_of_the_file(other: str) -> None:
-    """Two take each other's place, one has a run of its own, and one a metric that is given to it."""
+    """Two take each other's place, one has a run of its own,
+    and one a metric that is given to it.
+    """
     generator = random.Random(0)
     uses = [use for use in HOOKS.built_in if use not in (other, "lr_finder", "early_stop")]
-    for shuffled in (uses, uses[::-1], generator.sample(uses, len(uses)), generator.sample(uses, len(uses))):
+    for shuffled in (
+        uses,
+        uses[::-1],
+        generator.sample(uses, len(uses)),
+        generator.sample(uses, len(uses)),
+    ):
         assert alarms(plan(*shuffled)) == []
 
 
@@ -56,7 +77,10 @@ def test_two_schedules_or_averages_or_hooks_of_one_model_are_ambiguous() -> None
     (result,) = find_ambiguities(plan("scheduler", "lr_schedule"))
     assert (result.point, result.slots) == ("before_train_iter", ("lr",))
     second = '[hooks.slow]\nuse = "ema"\n'
-    result = {(each.point, each.first.hook, each.then.hook) for each in find_ambiguities(plan("ema", more=second))}
+    result = {
+        (each.point, each.first.hook, each.then.hook)
+        for each in find_ambiguities(plan("ema", more=second))
+    }
     assert ("before_val", "ema", "slow") in result
     assert not list(find_ambiguities(plan("ema", more=second + 'after = ["ema"]\n')))
     assert not list(find_ambiguities(plan("ema", more=second + 'ambiguous_with = ["ema"]\n')))
@@ -64,7 +88,9 @@ def test_two_schedules_or_averages_or_hooks_of_one_model_are_ambiguous() -> None
     clips = '[hooks.clip_{0}]\nuse = "grad_clip"\nargs = {{ max_norm = 1.0' + of_model
     both = '[hooks.both]\nuse = "grad_clip"\nargs = { max_norm = 1.0 }\n'
     compiled = plan(more="".join(map(clips.format, ("one", "other"))) + both)
-    assert {(each.first.hook, each.then.hook, each.slots) for each in find_ambiguities(compiled)} == {
+    assert {
+        (each.first.hook, each.then.hook, each.slots) for each in find_ambiguities(compiled)
+    } == {
         ("clip_one", "both", ("grads.one",)),
         ("clip_other", "both", ("grads.other",)),
     }
@@ -81,7 +107,10 @@ def test_a_key_may_be_several_or_the_hooks_own_name_but_no_unknown_argument(tmp_
     message = r'It has a slot "model.{modle}", and no argument "modle"\n +did you mean "model"'
     with pytest.raises(UserError, match=message):
         compile_pipeline(pipeline_with(tmp_path, f"{code}    def after_val(self): ...\n"))
-    code = "from hookflow.hooks.builtin.averaging import EMA\nclass It(EMA):\n    def __init__(self, every=1): ...\n"
+    code = (
+        "from hookflow.hooks.builtin.averaging import EMA\nclass It(EMA):\n    def __init__(self,"
+        " every=1): ...\n"
+    )
     with pytest.raises(UserError) as caught:
         compile_pipeline(pipeline_with(tmp_path, code))
     (problem,) = caught.value.problems
@@ -124,14 +153,19 @@ UNSEEN: dict[str, Slots] = {
 
 
 def observed(hooks: Sequence[str], folder: Path) -> tuple[Plan, ObservationResult]:
-    """Observe the toy pipeline with these hooks and no others, its epoch long enough for a sweep."""
+    """Observe the toy pipeline with these hooks and no others,
+    its epoch long enough for a sweep.
+    """
     tables: dict[str, Any] = tomli.loads(TOY.read_text())
     tables["hooks"] = {name: {"use": name, "args": SOON.get(name, SAMPLES[name])} for name in hooks}
     tables["run"] |= {"default_hooks": False, "threads": 1, "test": True, "dir": str(folder)}
     if "images" in hooks:
         tables["task"] = {"use": "./own_tasks.py:paints"}
     if "resize" in hooks:
-        tables["model"], tables["data"]["train"] = {"use": "./toy.py:Pooled"}, {"use": "./toy.py:Squares"}
+        tables["model"], tables["data"]["train"] = (
+            {"use": "./toy.py:Pooled"},
+            {"use": "./toy.py:Squares"},
+        )
     if "tta" in hooks:
         tables["model"] = {"use": "./toy.py:Pooled"}
         for split in ("val", "test"):
@@ -149,19 +183,25 @@ def assert_declared(plan: Plan, found: ObservationResult) -> None:
 
 
 @pytest.mark.parametrize(
-    "hooks", [TOGETHER, pytest.param(TOGETHER[::-1], marks=pytest.mark.long)], ids=["in order", "backwards"]
+    "hooks",
+    [TOGETHER, pytest.param(TOGETHER[::-1], marks=pytest.mark.long)],
+    ids=["in order", "backwards"],
 )
-def test_what_built_in_hooks_touch_is_declared_and_orders_them(hooks: Sequence[str], tmp_path: Path) -> None:
+def test_what_built_in_hooks_touch_is_declared_and_orders_them(
+    hooks: Sequence[str], tmp_path: Path
+) -> None:
     plan, found = observed(hooks, tmp_path)
     assert_declared(plan, found)
     never: Mapping[str, Slots] = find_unseen_slots(found.seen)
-    assert {name: slots for name, slots in never.items() if name not in ("time_limit", "spike_guard")} == {
-        name: slots for name, slots in UNSEEN.items() if name != "time_limit"
-    }
+    assert {
+        name: slots for name, slots in never.items() if name not in ("time_limit", "spike_guard")
+    } == {name: slots for name, slots in UNSEEN.items() if name != "time_limit"}
 
 
 @pytest.mark.parametrize("hooks", OTHERS, ids=[first for first, *_ in OTHERS])
-def test_so_it_is_of_those_alone(hooks: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_it_is_of_those_alone(
+    hooks: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(temporary_run, "TRIAL_ITERS", 5)
     assert_declared(*observed(hooks, tmp_path))
 

@@ -1,4 +1,6 @@
-"""The averages of the weights in public: `run.average`, `--average` of val, test and predict, `export --weights`."""
+"""The averages of the weights in public: `run.average`, `--average` of val, test and predict,
+`export --weights`.
+"""
 
 import json
 from pathlib import Path
@@ -25,7 +27,13 @@ def weights_of(run_dir: RunDir) -> dict[str, Any]:
 @pytest.mark.parametrize("precision", ["fp32", "bf16-true"])
 def test_each_average_is_in_place_where_a_hook_wants_it(trained: Trained, precision: str) -> None:
     """The training goes on as if nothing had been, to the bit."""
-    keys = f"run.precision='{precision}'", "run.device='cpu'", "run.max_epochs=1", "run.sanity=false", SWA
+    keys = (
+        f"run.precision='{precision}'",
+        "run.device='cpu'",
+        "run.max_epochs=1",
+        "run.sanity=false",
+        SWA,
+    )
     run_dir = trained(*keys, SAMPLES)
     (looked,) = logged(run_dir, "looked").values()
     assert looked == 5 * 5 + 2 * 2 + 1
@@ -35,7 +43,9 @@ def test_each_average_is_in_place_where_a_hook_wants_it(trained: Trained, precis
 def test_a_task_samples_between_its_passes(trained: Trained) -> None:
     keys = "run.max_epochs=1", "run.precision='bf16'"
     run_dir = trained('task={use="./average_hooks.py:SamplingTask"}', *keys)
-    assert_same(weights_of(run_dir), weights_of(trained('task={use="./own_tasks.py:StepOnly"}', *keys)))
+    assert_same(
+        weights_of(run_dir), weights_of(trained('task={use="./own_tasks.py:StepOnly"}', *keys))
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +64,9 @@ def test_an_average_that_is_not_there_is_named(trained: Trained, override: str, 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """A run with two averages, of which validations have that of `swa`: it is the inner one."""
-    return train_toy(tmp_path_factory.mktemp("averages"), "run.max_epochs=2", "run.device='cpu'", SWA)
+    return train_toy(
+        tmp_path_factory.mktemp("averages"), "run.max_epochs=2", "run.device='cpu'", SWA
+    )
 
 
 def command(run_dir: RunDir, name: str, *options: str, code: int = 0) -> Done:
@@ -72,10 +84,14 @@ def measured(weights: dict[str, torch.Tensor], split: int) -> float:
 
 @pytest.mark.parametrize("name", ["val", "test"])
 @pytest.mark.parametrize("average", ["none", "ema", "swa"])
-def test_a_command_evaluates_the_average_that_it_names(run: RunDir, name: str, average: str) -> None:
+def test_a_command_evaluates_the_average_that_it_names(
+    run: RunDir, name: str, average: str
+) -> None:
     printed = json.loads(command(run, name, "--average", average, "--format", "json").stdout)
     entry: Any = final_state(run)["model" if average == "none" else f"model_{average}"]
-    assert printed["metrics"]["loss"] == pytest.approx(measured(entry, 1 if name == "val" else 2), rel=1e-6)
+    assert printed["metrics"]["loss"] == pytest.approx(
+        measured(entry, 1 if name == "val" else 2), rel=1e-6
+    )
 
 
 def test_without_the_option_it_is_as_in_the_training(run: RunDir) -> None:
@@ -94,7 +110,9 @@ def test_a_prediction_has_the_average_that_it_names(run: RunDir, tmp_path: Path)
     torch.testing.assert_close(torch.load(out, weights_only=True)["logits"], expected)
 
 
-@pytest.mark.parametrize(("average", "entry"), [(None, "model"), ("none", "model"), ("ema", "model_ema")])
+@pytest.mark.parametrize(
+    ("average", "entry"), [(None, "model"), ("none", "model"), ("ema", "model_ema")]
+)
 @pytest.mark.parametrize("ending", [".pt", ".safetensors"])
 def test_export_writes_the_weights_that_it_names(
     run: RunDir, tmp_path: Path, average: str | None, entry: str, ending: str
@@ -107,17 +125,25 @@ def test_export_writes_the_weights_that_it_names(
     else:
         written = pytest.importorskip("safetensors.torch").load_file(file)
     assert_same(dict(written), dict(final_state(run)[entry]))  # type: ignore[call-overload]
-    assert ("model_ema.pt" in done.stderr) == (average is None), "what is validated is said where nothing is chosen"
+    assert ("model_ema.pt" in done.stderr) == (average is None), (
+        "what is validated is said where nothing is chosen"
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["val", "--average", "emma"], 'there is no average "emma"\n    did you mean "ema"?'),
-        (["export", "--weights", "w.pt", "--average", "emma"], 'has no average "emma"\n    did you mean "ema"?'),
+        (
+            ["export", "--weights", "w.pt", "--average", "emma"],
+            'has no average "emma"\n    did you mean "ema"?',
+        ),
         (["export", "--weights", "w.onnx"], "use .pt or .safetensors"),
         (["export", "--weights", "nowhere/w.pt"], "cannot be written: No such file or directory"),
-        (["export", "--weights", "nowhere/w.safetensors"], "cannot be written: No such file or directory"),
+        (
+            ["export", "--weights", "nowhere/w.safetensors"],
+            "cannot be written: No such file or directory",
+        ),
         (["export", "--weights", "w.pt", "--format", "csv"], "--weights writes a file of its own"),
         (["export", "--average", "ema"], "add --weights FILE"),
         (["export", "--weights", "none/w.pt"], "cannot be written: No such file"),

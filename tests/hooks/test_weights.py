@@ -1,4 +1,6 @@
-"""Hooks on weights: `ema`, `swa`, `precise_bn`, `freeze`, `activation_checkpoint`, `prune` and `sam`."""
+"""Hooks on weights: `ema`, `swa`, `precise_bn`, `freeze`, `activation_checkpoint`,
+`prune` and `sam`.
+"""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -52,12 +54,20 @@ def trained(hook: Average, model: nn.Module, steps: int = 20) -> Iterator[Any]:
 
 
 def floats(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    return {
+        name: tensor.clone()
+        for name, tensor in model.state_dict().items()
+        if tensor.is_floating_point()
+    }
 
 
 class TestEMA:
-    @pytest.mark.parametrize(("begin", "first", "gamma"), [(0, 0, 0.0), ("4it", 4, 3.0), ("1ep", 5, 3.0)])
-    def test_it_is_the_formula_from_begin_on(self, begin: int | str, first: int, gamma: float) -> None:
+    @pytest.mark.parametrize(
+        ("begin", "first", "gamma"), [(0, 0, 0.0), ("4it", 4, 3.0), ("1ep", 5, 3.0)]
+    )
+    def test_it_is_the_formula_from_begin_on(
+        self, begin: int | str, first: int, gamma: float
+    ) -> None:
         model, hook = Net(), EMA(decay=0.9, begin=begin, gamma=gamma)
         expected = floats(model) if first == 0 else {}
         updates = 0
@@ -67,7 +77,10 @@ class TestEMA:
             elif run.iter > first:
                 updates += 1
                 share = max(0.1, gamma / (gamma + updates))
-                expected = {name: (1 - share) * expected[name] + share * new for name, new in floats(model).items()}
+                expected = {
+                    name: (1 - share) * expected[name] + share * new
+                    for name, new in floats(model).items()
+                }
             assert hook.average.keys() == expected.keys()
             torch.testing.assert_close(hook.average, expected)
         assert hook.updates == 20 - first
@@ -75,7 +88,9 @@ class TestEMA:
     def test_its_best_is_the_best_of_the_average_not_of_the_weights_before_it(self) -> None:
         EMA.check_arguments({"monitor": None})
         hook = EMA(begin=3, monitor="accuracy")
-        for run, value in zip(trained(hook, Net(), 5), [0.9, 0.8, 0.5, float("nan"), 0.6], strict=True):
+        for run, value in zip(
+            trained(hook, Net(), 5), [0.9, 0.8, 0.5, float("nan"), 0.6], strict=True
+        ):
             validation = hook.around_val(run)
             with torch.no_grad():
                 next(validation)
@@ -99,13 +114,16 @@ class TestEMA:
         assert torch.equal(model[0].weight, kept)
         checkpoint: dict[str, Any] = {}
         hook.before_save_checkpoint(run, checkpoint)
-        assert all(torch.equal(checkpoint["model_averaged"][f"{k}.weight"], average) for k in (0, 1))
+        assert all(
+            torch.equal(checkpoint["model_averaged"][f"{k}.weight"], average) for k in (0, 1)
+        )
 
 
 class TestSWA:
     def test_the_mean_is_that_of_torch_to_the_bit(self) -> None:
         model, hook = Net(), SWA(begin="1ep", every="3it")
-        oracle = AveragedModel(model, multi_avg_fn=get_swa_multi_avg_fn())  # which is torch's default on a GPU
+        # Which is torch's default on a GPU.
+        oracle = AveragedModel(model, multi_avg_fn=get_swa_multi_avg_fn())
         for run in trained(hook, model):
             if run.iter > 5 and run.iter % 3 == 0:
                 oracle.update_parameters(run.model)
@@ -132,7 +150,9 @@ class TestPreciseBN:
         assert net.training and net.body[3].training and torch.equal(torch.get_rng_state(), random)
         assert not net.body[1]._forward_pre_hooks
 
-    def test_it_computes_in_the_precision_of_the_run(self, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_computes_in_the_precision_of_the_run(
+        self, trained: Trained, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         seen: list[torch.dtype] = []
         forward: Any = nn.BatchNorm1d.forward
 
@@ -147,8 +167,14 @@ class TestPreciseBN:
     def test_images_have_their_moments_by_channel_and_frozen_norms_are_left_alone(self) -> None:
         norm = nn.BatchNorm2d(3).train()
         images = 2 + 3 * torch.randn(8, 3, 5, 5)
-        data = type("Data", (), {"epoch": lambda self, epoch: iter(images.split(3)), "__len__": lambda self: 3})()
-        task = type("Task", (), {"evaluate": lambda self, run, batch: run.model(batch), "step": None})()
+        data = type(
+            "Data",
+            (),
+            {"epoch": lambda self, epoch: iter(images.split(3)), "__len__": lambda self: 3},
+        )()
+        task = type(
+            "Task", (), {"evaluate": lambda self, run, batch: run.model(batch), "step": None}
+        )()
         run: Any = StandIn(norm, data={"train": data}, task=task, batch_idx=0)
         with torch.no_grad():
             PreciseBN().before_val(run)
@@ -171,7 +197,9 @@ class TestPreciseBN:
         given = given_to_the_norm(net, 3, 4)
         torch.testing.assert_close(state["model_ema"]["body.1.running_mean"], given.mean(0))
         torch.testing.assert_close(state["model_ema"]["body.1.running_var"], given.var(0))
-        assert not torch.equal(state["model"]["body.1.running_mean"], state["model_ema"]["body.1.running_mean"])
+        assert not torch.equal(
+            state["model"]["body.1.running_mean"], state["model_ema"]["body.1.running_mean"]
+        )
         for part in ("optimizer", "random"):
             assert_same(state[part], final_state(left_alone)[part])
 
@@ -205,11 +233,14 @@ class TestFreeze:
         [[], ['optimizer={use="torch.optim:AdamW", args={lr=0.01, weight_decay=0.5}}']],
         ids=["SGD with momentum", "AdamW"],
     )
-    def test_frozen_parameters_stay_and_train_afterwards(self, trained: Trained, optimizer: list[str]) -> None:
+    def test_frozen_parameters_stay_and_train_afterwards(
+        self, trained: Trained, optimizer: list[str]
+    ) -> None:
         run_dir = frozen_run(trained, 'params=["body.*"], begin="1ep", end="10it"', *optimizer)
         assert any(changed(run_dir, 1, 5)) and not any(changed(run_dir, 5, 10))
         after = changed(run_dir, 10, 15)
-        assert [after[0], *after[2:]] == [True] * 6  # the statistics too; a bias before a norm hardly matters
+        # The statistics too; a bias before a norm hardly matters.
+        assert [after[0], *after[2:]] == [True] * 6
         assert [text for text in messages(run_dir) if "body.*" in text] == [
             "56 weights are frozen: body.*",
             "56 weights train again: body.*",
@@ -217,16 +248,22 @@ class TestFreeze:
 
     def test_norms_may_go_on_counting(self, trained: Trained) -> None:
         run_dir = frozen_run(trained, 'params=["body.*"], end="50%", norms=false')
-        assert changed(run_dir, 1, 6) == [False] * 4 + [True] * 3  # the mean, the variance, the number of batches
+        # The mean, the variance, the number of batches.
+        assert changed(run_dir, 1, 6) == [False] * 4 + [True] * 3
         layers: Any = records(run_dir, "run")[0]["layers"]
         assert [layer["trainable"] for layer in layers] == [0, 0, 27]
 
     def test_one_of_two_models_may_be_frozen_as_a_whole(self, trained: Trained) -> None:
         freeze = 'hooks.freeze={use="freeze", args={params=["discriminator.*"], begin=5, end=15}}'
-        run_dir = trained(freeze, "hooks.checkpoint.args.keep=9", pipeline=TESTS / "support" / "gan.toml")
+        run_dir = trained(
+            freeze, "hooks.checkpoint.args.keep=9", pipeline=TESTS / "support" / "gan.toml"
+        )
         states: Any = [read(run_dir.checkpoints / f"it{it:08d}") for it in (5, 10, 20)]
         for state, other, trains in [(*states[:2], False), (*states[1:], True)]:
-            pairs = [(state["model_discriminator"][n], weight) for n, weight in other["model_discriminator"].items()]
+            pairs = [
+                (state["model_discriminator"][n], weight)
+                for n, weight in other["model_discriminator"].items()
+            ]
             assert [not torch.equal(*pair) for pair in pairs] == [trains] * 4
         generators = [state["model_generator"]["0.weight"] for state in states]
         assert not torch.equal(*generators[:2])
@@ -236,7 +273,9 @@ class TestFreeze:
         run_dir = frozen_run(trained, 'params=["body.0.*"], end="2ep"', norm)
         loaded = load(run_dir.pipeline, recorded=True)
         assert not [
-            a for a in find_ambiguities(compile_pipeline(loaded, TOY.parent)) if {"freeze", "norm"} & {a.first.hook}
+            a
+            for a in find_ambiguities(compile_pipeline(loaded, TOY.parent))
+            if {"freeze", "norm"} & {a.first.hook}
         ]
         for first, then, trains in [(1, 5, []), (5, 10, [2, 3]), (10, 15, [0, 2, 3])]:
             differs = changed(run_dir, first, then)
@@ -332,7 +371,9 @@ def test_it_trains_what_pytorchs_pruning_trains(scope: Literal["global", "layer"
         expected = other[layer].weight_orig * other[layer].weight_mask  # type: ignore[operator]
         assert torch.equal(expected == 0, ours[layer].weight == 0)  # type: ignore[arg-type]
         torch.testing.assert_close(ours[layer].weight, expected)
-    assert [*ours.state_dict()] == ["0.weight", "0.bias", "2.weight", "2.bias"], "they keep their names"
+    assert [*ours.state_dict()] == ["0.weight", "0.bias", "2.weight", "2.bias"], (
+        "they keep their names"
+    )
 
 
 def test_the_share_follows_the_cubic_schedule_and_what_is_pruned_stays_so() -> None:
@@ -351,11 +392,15 @@ def test_the_share_follows_the_cubic_schedule_and_what_is_pruned_stays_so() -> N
     assert zeros == [0] * 7 + [round(800 * (1 - 0.5**3))] * 4 + [800] * 5
 
 
-def test_an_end_before_the_beginning_and_a_glob_without_a_match_are_refused(trained: Trained) -> None:
+def test_an_end_before_the_beginning_and_a_glob_without_a_match_are_refused(
+    trained: Trained,
+) -> None:
     trained('hooks.prune={use="prune", args={params=["no.such"]}}', code=2)
     hook = Prune(params=["weight"], begin="80%", end="20%")
     hook.name = "thin"
-    with pytest.raises(UserError, match='hook "thin" would end at iteration 4, before it begins at 16'):
+    with pytest.raises(
+        UserError, match='hook "thin" would end at iteration 4, before it begins at 16'
+    ):
         hook.before_train(StandIn(nn.Linear(2, 2)))  # type: ignore[arg-type]
 
 
@@ -365,18 +410,26 @@ def normed() -> nn.Module:
 
 
 def cumulative() -> nn.Module:
-    """Return the network with statistics that are the mean over all batches so far: the count of batches matters."""
+    """Return the network with statistics that are the mean over all batches so far:
+    the count of batches matters.
+    """
     model = normed()
     model[1].momentum = None  # type: ignore[index, union-attr]
     return model
 
 
 SAM = 'hooks.sam={use="sam", args={rho=0.3}}'
-PLAIN = ('data.train.use="./data_loaders.py:a_list"', "hooks.schedule.enabled=false", "hooks.clip.enabled=false")
+PLAIN = (
+    'data.train.use="./data_loaders.py:a_list"',
+    "hooks.schedule.enabled=false",
+    "hooks.clip.enabled=false",
+)
 
 
 @pytest.mark.parametrize("network", [normed, cumulative])
-def test_sharpness_aware_steps_are_those_of_a_plain_loop(network: Callable[[], nn.Module], trained: Trained) -> None:
+def test_sharpness_aware_steps_are_those_of_a_plain_loop(
+    network: Callable[[], nn.Module], trained: Trained
+) -> None:
     """To the bit: with batch norms, whose statistics are those of the first pass, and momentum."""
     run_dir = trained(f'model={{use="{__file__}:{network.__name__}"}}', SAM, *PLAIN)
     model = network()
@@ -403,7 +456,9 @@ def test_sharpness_aware_steps_are_those_of_a_plain_loop(network: Callable[[], n
         assert torch.equal(ours[name], plain[name]), name  # type: ignore[index]
 
 
-def test_where_no_batch_can_be_computed_twice_is_a_mistake(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_batch_can_be_computed_twice_is_a_mistake(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     groups = 'hooks.groups={use="accumulation_schedule", args={batches=[[0, 2]]}}'
     for override, why in (
         (groups, "another hook adds up those of several batches"),
@@ -426,12 +481,16 @@ def test_a_key_that_sharpness_aware_steps_refuse_is_found_by_check(new_run: NewR
         ("run.accumulate=2", "run.accumulate adds up those of several batches"),
         ('run.precision="fp16"', 'run.precision = "fp16" scales the loss'),
     ):
-        with pytest.raises(UserError, match=f'hook "sam" computes the gradients of a batch twice, and {why}'):
+        with pytest.raises(
+            UserError, match=f'hook "sam" computes the gradients of a batch twice, and {why}'
+        ):
             new_run(SAM, override)
 
 
 def test_sharpness_aware_steps_do_not_move_what_another_hook_freezes_over_several_ranks() -> None:
-    """There frozen parameters have gradients, which `freeze` drops after this hook has used them."""
+    """There frozen parameters have gradients, which `freeze` drops
+    after this hook has used them.
+    """
     model = normed()
     frozen: Any = model[0].weight  # type: ignore[index]
     places: list[Tensor] = []
@@ -452,7 +511,9 @@ def test_sharpness_aware_steps_do_not_move_what_another_hook_freezes_over_severa
 
 
 class Watched(nn.Module):
-    """A network with a state of its own in buffers that a forward pass moves: one in place, one by another tensor."""
+    """A network with a state of its own in buffers that a forward pass moves: one in place,
+    one by another tensor.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -512,8 +573,12 @@ def test_sharpness_aware_steps_leave_every_buffer_as_the_first_pass_has() -> Non
     assert model.calls.tolist() == model.replaced.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize(("every", "expected"), [(1, [1, 3, 5, 7, 8]), (2, [3, 5, 7]), (3, [3, 7]), (5, [5])])
-def test_an_average_moves_at_the_first_step_after_every_so_many_iterations(every: int, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("every", "expected"), [(1, [1, 3, 5, 7, 8]), (2, [3, 5, 7]), (3, [3, 7]), (5, [5])]
+)
+def test_an_average_moves_at_the_first_step_after_every_so_many_iterations(
+    every: int, expected: list[int]
+) -> None:
     """Also where gradients are accumulated over iterations, so that not every one has a step."""
     model = nn.Linear(1, 1)
     run: Any = StandIn(model, torch.optim.SGD(model.parameters(), 0.1))
@@ -551,7 +616,9 @@ def test_a_resume_goes_on_counting_from_the_latest_update_of_an_average() -> Non
 def test_precise_statistics_do_not_hang_on_the_momentum(momentum: float | None) -> None:
     norm = nn.BatchNorm1d(3, momentum=momentum).train()
     points = 2 + 3 * torch.randn(32, 3)
-    data = type("Data", (), {"epoch": lambda self, epoch: iter(points.split(8)), "__len__": lambda self: 4})()
+    data = type(
+        "Data", (), {"epoch": lambda self, epoch: iter(points.split(8)), "__len__": lambda self: 4}
+    )()
     task = type("Task", (), {"evaluate": lambda self, run, batch: run.model(batch), "step": None})()
     run: Any = StandIn(norm, data={"train": data}, task=task, batch_idx=0)
     with torch.no_grad():

@@ -25,7 +25,9 @@ from tests.support.limits import LIMIT
 
 
 async def _nothing_is_ready(*seconds: float) -> None:
-    """Wait until every task of the loop waits, too: Textual's own looks at the clock, 20 ms at a time."""
+    """Wait until every task of the loop waits, too:
+    Textual's own looks at the clock, 20 ms at a time.
+    """
     await asyncio.sleep(0)
     while asyncio.get_running_loop()._ready:  # type: ignore[attr-defined]
         await asyncio.sleep(0)
@@ -59,7 +61,10 @@ def whole(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    """A run that goes on: this process has signed for it. It does not count as stalled, however long a test takes."""
+    """A run that goes on: this process has signed for it.
+
+    It does not count as stalled, however long a test takes.
+    """
     monkeypatch.setattr(health, "PATIENCE", math.inf)
     run = make(tmp_path / "runs", upto=100, began=time.time())
     run.sign_process()
@@ -74,14 +79,20 @@ def read(run: RunDir) -> LogFollower:
 
 
 @cache
-def _folded(upto: int | None, synthetic: bool, world: int, late: tuple[tuple[int, float], ...]) -> bytes:
+def _folded(
+    upto: int | None, synthetic: bool, world: int, late: tuple[tuple[int, float], ...]
+) -> bytes:
     with TemporaryDirectory() as folder:
         run = make(Path(folder), world=world, late=dict(late), upto=upto, synthetic=synthetic)
         return pickle.dumps(read(run).state)
 
 
 def state_at(
-    upto: int | None = 100, *, synthetic: bool = True, world: int = 1, late: Mapping[int, float] | None = None
+    upto: int | None = 100,
+    *,
+    synthetic: bool = True,
+    world: int = 1,
+    late: Mapping[int, float] | None = None,
 ) -> RunState:
     """Return the state of a run after its first frames."""
     folded = _folded(upto, synthetic, world, tuple((late or {}).items()))

@@ -41,21 +41,26 @@ async def settle(app: MonitorApp, pilot: Pilot[Any]) -> None:
     read_whole_log(app)
     app.show_changes()
     await pilot.pause()
-    for _ in range(2):  # what is shown may have changed the layout, and that the size of what is shown
+    # What is shown may have changed the layout, and that the size of what is shown.
+    for _ in range(2):
         app.screen._on_timer_update()  # which a timer does else
         await pilot.pause()
     app.screen._on_timer_update()
 
 
 async def press(app: MonitorApp, pilot: Pilot[Any], *keys: str) -> None:
-    """Press keys one after the other, and wait until what the last one asked for is on the screen."""
+    """Press keys one after the other, and wait until what the last
+    one asked for is on the screen.
+    """
     for key in keys:
         await pilot.press(key)
         await pilot.pause()  # a screen that a key opens composes itself
     await settle(app, pilot)
 
 
-def visit(run: RunDir, do: Visit, *, size: Size = WIDE, settled: bool = True, **options: Any) -> MonitorApp:
+def visit(
+    run: RunDir, do: Visit, *, size: Size = WIDE, settled: bool = True, **options: Any
+) -> MonitorApp:
     """Run the app on a run, let `do` use it, and return it as it was left.
 
     `do` begins when the whole log is read and shown, or, unless `settled`, as soon as the app runs.
@@ -69,7 +74,8 @@ def visit(run: RunDir, do: Visit, *, size: Size = WIDE, settled: bool = True, **
             await do(app, pilot)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MachineSensor, "look", lambda sensor: None)  # figures of this machine differ from look to look
+        # Figures of this machine differ from look to look.
+        patch.setattr(MachineSensor, "look", lambda sensor: None)
         asyncio.run(go())
     return app
 

@@ -1,4 +1,6 @@
-"""The app around the pages: what keys ask of the run, what is asked first, a replay, the palette, the help, leaving."""
+"""The app around the pages: what keys ask of the run, what is asked first, a replay, the palette,
+the help, leaving.
+"""
 
 import asyncio
 import json
@@ -75,8 +77,12 @@ def pressing(*keys: str) -> Visit:
     return do
 
 
-def test_a_page_whose_widget_is_mounted_late_lets_it_be_mounted(going: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that looks again and again without giving the loop back froze the dashboard while a notice came."""
+def test_a_page_whose_widget_is_mounted_late_lets_it_be_mounted(
+    going: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that looks again and again without giving the loop back froze the
+    dashboard while a notice came.
+    """
     looks: list[float] = []
 
     def is_mounted(self: RunHeader) -> bool:
@@ -113,7 +119,13 @@ def test_an_answer_is_shown_by_what_the_run_says(going: RunDir) -> None:
         await press(app, pilot, "ctrl+s")
         assert notices(app)[-1] == "◉ checkpoint requested"
         (request,) = (json.loads(line) for line in going.commands.read_text().splitlines())
-        answer = {"id": request["id"], "cmd": "checkpoint", "sent": request["t"], "ok": True, "note": "as it was"}
+        answer = {
+            "id": request["id"],
+            "cmd": "checkpoint",
+            "sent": request["t"],
+            "ok": True,
+            "note": "as it was",
+        }
         append(going, [record("ack", time.time(), 600, 6, args=[], **answer)])
         await until(app, pilot, "checkpoint done at iteration 600: as it was")
         assert app.state.pending == []
@@ -121,7 +133,9 @@ def test_an_answer_is_shown_by_what_the_run_says(going: RunDir) -> None:
     visit(going, do)
 
 
-def test_a_key_pressed_again_before_the_run_has_answered_asks_for_the_opposite(going: RunDir) -> None:
+def test_a_key_pressed_again_before_the_run_has_answered_asks_for_the_opposite(
+    going: RunDir,
+) -> None:
     visit(going, pressing("ctrl+p", "ctrl+p", "ctrl+p"))
     assert commands(going) == ["pause", "resume", "pause"]
 
@@ -134,9 +148,15 @@ def test_a_hook_is_switched_off_and_on_again(going: RunDir) -> None:
 
 
 @pytest.mark.parametrize("why", ["readonly", "over", "replay"])
-def test_no_key_asks_anything_of_a_run_that_cannot_be_asked(request: pytest.FixtureRequest, why: str) -> None:
+def test_no_key_asks_anything_of_a_run_that_cannot_be_asked(
+    request: pytest.FixtureRequest, why: str
+) -> None:
     run: RunDir = request.getfixturevalue("going" if why == "readonly" else "whole")
-    options: dict[str, Any] = {"readonly": {"readonly": True}, "replay": {"replay": 1.0}, "over": {}}[why]
+    options: dict[str, Any] = {
+        "readonly": {"readonly": True},
+        "replay": {"replay": 1.0},
+        "over": {},
+    }[why]
     app = visit(run, pressing(*ASKING, "ctrl+x", "ctrl+r", "ctrl+e"), **options)
     assert commands(run) == []
     assert notices(app)
@@ -164,7 +184,9 @@ def test_stop_asks_and_its_safe_answer_has_the_focus(going: RunDir) -> None:
         await press(app, pilot, "y")
         assert commands(going) == ["stop"]
         await press(app, pilot, "ctrl+x")
-        assert "kill it: stops now, saves nothing" in screen_text(app), "it has not stopped though asked to"
+        assert "kill it: stops now, saves nothing" in screen_text(app), (
+            "it has not stopped though asked to"
+        )
         assert "newest checkpoint: iteration 392" in screen_text(app)
 
     visit(going, do)
@@ -199,13 +221,21 @@ TYPED_AT_ONCE = [
     (["slash", "e", "m", "a"], lambda app: typed_text(app) == "ema"),
     (["ctrl+e", "l", "r"], lambda app: typed_text(app).endswith("lr")),
     (["colon", "l", "o", "g"], lambda app: typed_text(app) == "log"),
-    (["2", "o"], lambda app: app.choices.by_order and app.page is not None and app.page.page_name == "hooks"),
-    (["question_mark", "escape", "3"], lambda app: app.page is not None and app.page.page_name == "metrics"),
+    (
+        ["2", "o"],
+        lambda app: app.choices.by_order and app.page is not None and app.page.page_name == "hooks",
+    ),
+    (
+        ["question_mark", "escape", "3"],
+        lambda app: app.page is not None and app.page.page_name == "metrics",
+    ),
 ]
 """Keys, and whether all of them have come to what the ones before them have opened."""
 
 
-@pytest.mark.parametrize(("keys", "is_done"), TYPED_AT_ONCE, ids=[each[0][0] for each in TYPED_AT_ONCE])
+@pytest.mark.parametrize(
+    ("keys", "is_done"), TYPED_AT_ONCE, ids=[each[0][0] for each in TYPED_AT_ONCE]
+)
 def test_keys_typed_at_once_come_to_what_they_open(
     going: RunDir, keys: list[str], is_done: Callable[[MonitorApp], bool]
 ) -> None:
@@ -262,7 +292,9 @@ def test_a_question_about_a_training_goes_when_that_has_ended(going: RunDir) -> 
     visit(going, do)
 
 
-def test_rewind_offers_the_checkpoints_on_the_disk_as_they_were_when_it_asked(going: RunDir) -> None:
+def test_rewind_offers_the_checkpoints_on_the_disk_as_they_were_when_it_asked(
+    going: RunDir,
+) -> None:
     def save(it: int) -> None:
         path = going.checkpoints / f"it{it:08}"
         path.mkdir(parents=True)
@@ -313,7 +345,9 @@ def stalled(tmp_path: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
     run = make(tmp_path / "runs", upto=100)
     run.lock.touch()
     holding = "import sys, time; lock = open(sys.argv[1]); print(flush=True); time.sleep(600)"
-    with subprocess.Popen([sys.executable, "-c", holding, run.lock], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, run.lock], stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         run.sign_process(process.pid)
@@ -321,13 +355,16 @@ def stalled(tmp_path: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
         process.kill()
 
 
-def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
+def test_a_stalled_run_offers_to_kill_its_process(
+    stalled: tuple[RunDir, subprocess.Popen[bytes]],
+) -> None:
     run, process = stalled
 
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await until(app, pilot, "STALLED")
         assert "no progress for" in screen_text(app)
-        await press(app, pilot, "q", "s")  # to stop after this iteration and leave would leave it hanging
+        # To stop after this iteration and leave would leave it hanging.
+        await press(app, pilot, "q", "s")
         assert "stop the training?" in screen_text(app)
         await press(app, pilot, "k")
         await until(app, pilot, "the process has ended")
@@ -369,7 +406,9 @@ def test_the_stacks_are_taken_when_they_are_shown_and_when_asked_for(
 def test_the_state_of_a_run_is_read_by_the_thread_that_folds_its_log(
     going: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To read a percentile counts the frames that have come: two threads would count some of them twice."""
+    """To read a percentile counts the frames that have come:
+    two threads would count some of them twice.
+    """
     threads: set[int] = set()
     state_of = run_store.RunStore.live_state.fget
     assert state_of is not None
@@ -392,7 +431,15 @@ def test_who_has_started_the_run_is_asked_how_it_ended(going: RunDir) -> None:
     def child_exit() -> int:
         if going.describe()["process_started"] != 1.0:
             going.sign(process_started=1.0)
-            append_record(going, "end", 700, status="failed", exit=137, reason="killed by SIGKILL", seconds=9.0)
+            append_record(
+                going,
+                "end",
+                700,
+                status="failed",
+                exit=137,
+                reason="killed by SIGKILL",
+                seconds=9.0,
+            )
         return -9
 
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
@@ -418,7 +465,9 @@ def test_a_dashboard_that_crashes_says_that_the_training_goes_on(
 
 
 @pytest.mark.parametrize("newest", [False, True], ids=["from its beginning", "its newest first"])
-def test_a_run_that_is_being_read_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: bool) -> None:
+def test_a_run_that_is_being_read_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: bool
+) -> None:
     monkeypatch.setattr(run_store, "LONG_LOG", 0 if newest else 1 << 23)
     monkeypatch.setattr(log_reader, "RECENT_BYTES", 1 << 13)
     monkeypatch.setattr(TailReader, "chunk", 1 << 12)
@@ -514,9 +563,17 @@ def test_the_help_shows_the_page_in_focus_and_goes_by_the_same_key(going: RunDir
 
 @pytest.mark.parametrize(
     ("typed", "sent"),
-    [("abort", "stop"), ("save", "checkpoint"), ("evaluate", "validate"), ("halt", "pause"), ("profile", "trace")],
+    [
+        ("abort", "stop"),
+        ("save", "checkpoint"),
+        ("evaluate", "validate"),
+        ("halt", "pause"),
+        ("profile", "trace"),
+    ],
 )
-def test_the_palette_finds_an_action_by_the_words_that_users_say(going: RunDir, typed: str, sent: str) -> None:
+def test_the_palette_finds_an_action_by_the_words_that_users_say(
+    going: RunDir, typed: str, sent: str
+) -> None:
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await press(app, pilot, "colon", *typed)
         while not app.screen.query("CommandList").first().option_count:  # type: ignore[attr-defined]
@@ -533,7 +590,8 @@ def test_the_palette_finds_an_action_by_the_words_that_users_say(going: RunDir, 
 def test_no_name_of_an_action_means_two_things() -> None:
     pages = list_bindings_by_page()
     of_all = {binding.id: binding.tooltip for binding in pages[""]}
-    only_in_replay = {binding.id for binding in REPLAY_KEYS}  # a page leaves these keys to the timeline there
+    # A page leaves these keys to the timeline there.
+    only_in_replay = {binding.id for binding in REPLAY_KEYS}
     of_every_run = [binding for binding in pages[""] if binding.id not in only_in_replay]
     keys_of_all = {key: binding.id for binding in of_every_run for key in binding.key.split(",")}
     for page, bindings in pages.items():
@@ -556,22 +614,34 @@ def test_P_saves_a_picture(going: RunDir) -> None:  # noqa: N802  # the key
 
 
 @pytest.mark.parametrize("size", [WIDE, NORMAL])
-def test_no_color_has_no_colour(going: RunDir, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+def test_no_color_has_no_colour(
+    going: RunDir, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         for key in ("1", "2", "3", "4", "5", "6", "7", "1", "question_mark", "escape", "q"):
             await press(app, pilot, key)
             image = app.export_screenshot()
-            painted = {word for word in image.replace('"', " ").replace(";", " ").split() if word.startswith("#")}
-            coloured = {ink for ink in painted if len(ink) == 7 and len({ink[1:3], ink[3:5], ink[5:7]}) > 1}
-            assert coloured <= {"#ff5f57", "#febc2e", "#28c840", "#c5c8c6"}, "only the frame of the image"
+            painted = {
+                word
+                for word in image.replace('"', " ").replace(";", " ").split()
+                if word.startswith("#")
+            }
+            coloured = {
+                ink for ink in painted if len(ink) == 7 and len({ink[1:3], ink[3:5], ink[5:7]}) > 1
+            }
+            assert coloured <= {"#ff5f57", "#febc2e", "#28c840", "#c5c8c6"}, (
+                "only the frame of the image"
+            )
         assert "SYNTHETIC" in screen_text(app)
 
     visit(going, do, size=size)
 
 
-def test_nothing_is_shown_again_where_nothing_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_shown_again_where_nothing_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "PATIENCE", math.inf)
     run = make(tmp_path / "runs", upto=60, began=time.time() - 60)
     run.sign_process()

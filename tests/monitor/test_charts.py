@@ -40,9 +40,15 @@ def test_a_mean_hides_no_spike() -> None:
     stretches = series.split_at_edges([-1, 50_000, 69_000, 71_000, 10**6, 10**7])
     assert [stretch and stretch.high for stretch in stretches] == [1.0, 1.0, 1000.0, 1.0, None]
     assert 70_000 <= series.best("max") < 70_200
-    points = [(bucket.it, bucket.mean, bucket.low, bucket.high) for it in series.its if (bucket := series.at(it))]
+    points = [
+        (bucket.it, bucket.mean, bucket.low, bucket.high)
+        for it in series.its
+        if (bucket := series.at(it))
+    ]
     rows = render_chart([Curve("train", points)], Axis(0, 100_000), 60, 12)
-    assert any("⠅" in row.text or "⢐" in row.text for row in rows[:3]), "the band reaches up to the spike"
+    assert any("⠅" in row.text or "⢐" in row.text for row in rows[:3]), (
+        "the band reaches up to the spike"
+    )
     series.forget_after(60_000)
     assert series.high == 1.0
     assert series.its[-1] <= 60_000
@@ -61,7 +67,11 @@ def test_values_that_come_together_are_those_that_come_alone(broken: tuple[int, 
         alone.add(it, value)
     assert [*together] == [(it, pytest.approx(mean)) for it, mean in alone]
     assert (together.low, together.high, together.last) == (alone.low, alone.high, alone.last)
-    assert (together._lows, together.highs, together.broken) == (alone._lows, alone.highs, alone.broken)
+    assert (together._lows, together.highs, together.broken) == (
+        alone._lows,
+        alone.highs,
+        alone.broken,
+    )
 
 
 @pytest.mark.parametrize("every", [2, 7, 50])
@@ -119,9 +129,15 @@ def test_a_series_is_small_has_what_is_not_finite_and_is_smoothed_without_bias()
     series = Series()
     for it in range(10 * Series.LIMIT):
         series.add(it, it if it % 7 else math.nan)
-    assert [it for it, _ in series] == sorted(it for it, _ in series) and len([*series]) <= Series.LIMIT + 1
-    assert all(abs(mean - (before + it) / 2) < 1.5 for (before, _), (it, mean) in pairwise(series)), "no bias"
-    held = sum(sys.getsizeof(each) for each in (series.its, series._means, series._lows, series.highs))
+    assert [it for it, _ in series] == sorted(it for it, _ in series) and len(
+        [*series]
+    ) <= Series.LIMIT + 1
+    assert all(
+        abs(mean - (before + it) / 2) < 1.5 for (before, _), (it, mean) in pairwise(series)
+    ), "no bias"
+    held = sum(
+        sys.getsizeof(each) for each in (series.its, series._means, series._lows, series.highs)
+    )
     assert held < 64 * 1024
     assert len(series.broken) <= Series.LIMIT
     assert series.broken[0].first == 0
@@ -130,8 +146,17 @@ def test_a_series_is_small_has_what_is_not_finite_and_is_smoothed_without_bias()
     for it, value in ((1, 1.0), (2, math.inf), (3, 3.0)):
         series.add(it, value)
     assert series.at(0) is None
-    assert [each and each.mean for each in map(series.at, (1, 2, 3, 9))] == [1.0, math.inf, 3.0, 3.0]
-    assert [each and each.high for each in series.split_at_edges([0, 1, 2, 3])] == [1.0, math.inf, 3.0]
+    assert [each and each.mean for each in map(series.at, (1, 2, 3, 9))] == [
+        1.0,
+        math.inf,
+        3.0,
+        3.0,
+    ]
+    assert [each and each.high for each in series.split_at_edges([0, 1, 2, 3])] == [
+        1.0,
+        math.inf,
+        3.0,
+    ]
     series = Series()
     for it, value in enumerate((4.0, 4.0, 4.0, 8.0)):
         series.add(it, value)
@@ -160,14 +185,18 @@ def test_a_filter_is_globs_or_parts_of_names(pattern: str, names: list[str]) -> 
 
 def test_troubles_on_an_axis_are_never_left_out(tmp_path: Path) -> None:
     axis = Axis(0, 100)
-    many = [Mark(x, "◆", "checkpoint") for x in range(100)] + [Mark(x, "✗", "error") for x in (10, 11, 12)]
+    many = [Mark(x, "◆", "checkpoint") for x in range(100)] + [
+        Mark(x, "✗", "error") for x in (10, 11, 12)
+    ]
     cells = place_marks(axis, many, 101)
     assert {x for x, (sign, _) in cells.items() if sign == "✗"} == {10, 11, 12}
     columns = sorted(x for x, (sign, _) in cells.items() if sign == "◆")
     assert all(after - before >= 3 for before, after in pairwise(columns))
     state = read(make(tmp_path, upto=100)).state
     state.journal.add(state.now, "error", "boom", "KeyError", it=state.it + 1)
-    assert make_marks(state, Progress())[-1].x == state.it, "that of the iteration which fails, at the end"
+    assert make_marks(state, Progress())[-1].x == state.it, (
+        "that of the iteration which fails, at the end"
+    )
 
 
 def test_progress_turns_iterations_into_seconds_of_the_path_that_was_kept(tmp_path: Path) -> None:
@@ -180,10 +209,35 @@ def test_progress_turns_iterations_into_seconds_of_the_path_that_was_kept(tmp_pa
     assert epochs.it(1.5) == pytest.approx(147)
     assert 0 < seconds.at(100) < seconds.at(400) < state.elapsed
     at_300 = seconds.at(300)
-    again = {**state.run, "k": "run", "it": 300, "ep": 3, "t": BEGAN + 10_000, "resumed_from": "checkpoints/it300"}
+    again = {
+        **state.run,
+        "k": "run",
+        "it": 300,
+        "ep": 3,
+        "t": BEGAN + 10_000,
+        "resumed_from": "checkpoints/it300",
+    }
     state.apply(again)  # type: ignore[typeddict-item]
-    frame = {"k": "frame", "stage": "train", "bi": 1, "bn": 98, "samples": 1, "phases": {}, "hooks": {}, "cost": 0}
-    state.apply({**frame, "t": BEGAN + 10_002, "it": 310, "ep": 3, "iters": [10, 10, 1, 1, [0]], "elapsed": 2.0})  # type: ignore[typeddict-item]
+    frame = {
+        "k": "frame",
+        "stage": "train",
+        "bi": 1,
+        "bn": 98,
+        "samples": 1,
+        "phases": {},
+        "hooks": {},
+        "cost": 0,
+    }
+    state.apply(
+        {
+            **frame,
+            "t": BEGAN + 10_002,
+            "it": 310,
+            "ep": 3,
+            "iters": [10, 10, 1, 1, [0]],
+            "elapsed": 2.0,
+        }
+    )  # type: ignore[typeddict-item]
     assert state.progress("time").at(310) == pytest.approx(at_300 + 2, abs=0.5), (
         "the pause between attempts is left out"
     )
@@ -199,7 +253,13 @@ def test_a_number_below_a_thousandth_has_four_digits(value: float) -> None:
 @pytest.mark.parametrize("width", [5, 12, 20, 33, 60, 117])
 @pytest.mark.parametrize(
     "axis",
-    [Axis(0, 784), Axis(0, 12_345_678), Axis(0.5, 3.25, "epoch"), Axis(0, 9_000, "time"), Axis(1, 1e6, log=True)],
+    [
+        Axis(0, 784),
+        Axis(0, 12_345_678),
+        Axis(0.5, 3.25, "epoch"),
+        Axis(0, 9_000, "time"),
+        Axis(1, 1e6, log=True),
+    ],
 )
 def test_the_numbers_below_a_chart_never_overlap(axis: Axis, width: int) -> None:
     line = x_labels(axis, width)
@@ -210,7 +270,8 @@ def test_the_numbers_below_a_chart_never_overlap(axis: Axis, width: int) -> None
         between = line.removeprefix(ends[0]).removesuffix(ends[1])
         values = [word for word in between.split("  ") if word.strip()]
         assert all(
-            word.strip() in {axis.tick(x * 10.0**e) for e in range(-2, 8) for x in (1, 2, 3, 4, 5, 6, 7, 8, 9)}
+            word.strip()
+            in {axis.tick(x * 10.0**e) for e in range(-2, 8) for x in (1, 2, 3, 4, 5, 6, 7, 8, 9)}
             or axis.unit == "time"
             or float(word) > axis.first
             for word in values
@@ -229,7 +290,9 @@ def test_a_logarithmic_axis_has_decades_at_equal_distances() -> None:
 def test_outliers_are_what_lies_beyond_the_percentiles() -> None:
     values = [float(value) for value in range(1, 201)]
     kept = without_outliers([1e9, *values, -1e9])
-    assert (min(kept), max(kept), len(kept)) == (3.0, 198.0, 196), "202 values: positions 2.01 to 198.99"
+    assert (min(kept), max(kept), len(kept)) == (3.0, 198.0, 196), (
+        "202 values: positions 2.01 to 198.99"
+    )
     assert without_outliers([1.0, 1e9]) == [1.0, 1e9], "there are too few values to say"
     points = [(float(x), 1e6 if x == 50 else x / 100, 0.0, 1.0) for x in range(100)]
     whole = render_chart([Curve("train", points)], Axis(0, 100), 60, 10)
@@ -239,7 +302,11 @@ def test_outliers_are_what_lies_beyond_the_percentiles() -> None:
 
 
 def test_the_numbers_of_an_axis_below_a_thousandth_have_four_digits() -> None:
-    assert format_ticks([3.1416e-5, 3.1426e-5, 3.1436e-5], 7) == ["3.142e-5", "3.143e-5", "3.144e-5"]
+    assert format_ticks([3.1416e-5, 3.1426e-5, 3.1436e-5], 7) == [
+        "3.142e-5",
+        "3.143e-5",
+        "3.144e-5",
+    ]
 
 
 def test_a_scale_of_equal_values_has_room_on_both_sides() -> None:

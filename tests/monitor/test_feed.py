@@ -1,4 +1,6 @@
-"""Live and replay are the same fold, however a log was torn, also with snapshots; and a log is only data."""
+"""Live and replay are the same fold, however a log was torn, also with snapshots;
+and a log is only data.
+"""
 
 import io
 import json
@@ -38,11 +40,20 @@ from tests.support.random_records import hostile_line
 
 
 def told(state: RunState, recording: Recording) -> list[str]:
-    """Return what the pages tell of a state: its health, its log, its metrics, the costs of its hooks, its ranks."""
+    """Return what the pages tell of a state: its health, its log, its metrics,
+    the costs of its hooks, its ranks.
+    """
     plan = recording.plan or NO_PLAN
     pace = Throughput.of(state)
-    facts: list[object] = [assess_health(state, "alive", state.now, plan), state.it, state.ep, pace.iters_per_s]
-    facts += [(entry.t, entry.kind, entry.source, entry.text, entry.detail) for entry in state.journal]
+    facts: list[object] = [
+        assess_health(state, "alive", state.now, plan),
+        state.it,
+        state.ep,
+        pace.iters_per_s,
+    ]
+    facts += [
+        (entry.t, entry.kind, entry.source, entry.text, entry.detail) for entry in state.journal
+    ]
     for name, lines in gather_metrics(state).items():
         facts += [(name, line.split, *line.series) for line in lines]
     for binding in plan.bindings:
@@ -55,7 +66,9 @@ def told(state: RunState, recording: Recording) -> list[str]:
     return [repr(fact) for fact in facts]
 
 
-def test_the_newest_of_a_log_is_read_without_old_frames(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_of_a_log_is_read_without_old_frames(
+    whole: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_reader, "RECENT_BYTES", whole.events.stat().st_size // 2)
     monkeypatch.setattr(TailReader, "chunk", 1 << 13)
     newest, every = LogFollower(whole, newest=True), read(whole)
@@ -69,9 +82,15 @@ def test_the_newest_of_a_log_is_read_without_old_frames(whole: RunDir, monkeypat
         every.state.checkpoints,
     )
     assert state.metrics.by_name == every.state.metrics.by_name
-    assert [(entry.t, entry.kind) for entry in state.journal] == [(e.t, e.kind) for e in every.state.journal]
-    assert Throughput.of(state).iters_per_s == pytest.approx(Throughput.of(every.state).iters_per_s, rel=0.1)
-    assert state.histories.of("iteration").compute_means(state.it, 4)[0] is None, "nothing is known of it yet"
+    assert [(entry.t, entry.kind) for entry in state.journal] == [
+        (e.t, e.kind) for e in every.state.journal
+    ]
+    assert Throughput.of(state).iters_per_s == pytest.approx(
+        Throughput.of(every.state).iters_per_s, rel=0.1
+    )
+    assert state.histories.of("iteration").compute_means(state.it, 4)[0] is None, (
+        "nothing is known of it yet"
+    )
 
 
 def test_replay_shows_at_every_moment_what_the_live_view_showed(whole: RunDir, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -105,7 +124,9 @@ def test_steps_go_from_frame_to_frame_and_stop_at_the_ends(whole: RunDir, tmp_pa
     assert Recording(make(tmp_path, upto=0)).step(1) == 0.0, "an empty one has nothing to show"
 
 
-def test_a_replay_goes_on_where_it_was_after_it_was_suspended(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_goes_on_where_it_was_after_it_was_suspended(
+    whole: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, time=time.time)
     monkeypatch.setattr(recording_module, "time", clock)
     app = MonitorApp(whole, replay=2.0)
@@ -128,7 +149,9 @@ def test_a_replay_goes_on_where_it_was_after_it_was_suspended(whole: RunDir, mon
 def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
     run = make(tmp_path, upto=20)
     lines = run.events.read_bytes().splitlines(keepends=True)
-    run.events.write_bytes(b"".join([*lines[:10], lines[10][:40] + b"\n", b"\xff\x00garbage\n", b"[1]\n", *lines[11:]]))
+    run.events.write_bytes(
+        b"".join([*lines[:10], lines[10][:40] + b"\n", b"\xff\x00garbage\n", b"[1]\n", *lines[11:]])
+    )
     live = read(run)
     recording = Recording(run)
     recording.seek(recording.last)
@@ -137,11 +160,29 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
     assert told(live.state, recording) == told(recording.state, recording)
     run.plan.write_text("{")
     state = read(run).state
-    assert [entry.t for entry in state.journal if "plan.json cannot be read" in entry.text] == [state.run["t"]]
+    assert [entry.t for entry in state.journal if "plan.json cannot be read" in entry.text] == [
+        state.run["t"]
+    ]
 
 
 SECONDS = 20
-KEYS = ("o", "enter", "escape", "2", "H", "3", "s", "4", "5", "enter", "escape", "6", "7", "i", "question_mark")
+KEYS = (
+    "o",
+    "enter",
+    "escape",
+    "2",
+    "H",
+    "3",
+    "s",
+    "4",
+    "5",
+    "enter",
+    "escape",
+    "6",
+    "7",
+    "i",
+    "question_mark",
+)
 """Keys that open every page and some of what they have."""
 
 
@@ -241,7 +282,9 @@ def test_snapshots_that_do_not_fit_the_logs_of_all_ranks_are_ignored(kept: RunDi
 
 
 @pytest.mark.parametrize("follow", [plain.print_run, plain.print_records])
-def test_lines_keep_their_snapshots(kept: RunDir, monkeypatch: pytest.MonkeyPatch, follow: Callable[..., int]) -> None:
+def test_lines_keep_their_snapshots(
+    kept: RunDir, monkeypatch: pytest.MonkeyPatch, follow: Callable[..., int]
+) -> None:
     file_of(kept).unlink()
     monkeypatch.setattr(plain, "count_attempts", lambda run: 0)
     follow(kept, io.StringIO(), child_exit=lambda: 0)
@@ -258,13 +301,17 @@ def test_a_recording_shows_at_every_moment_what_it_shows_without_snapshots(kept:
         screens.append(told(recording.state, recording))
     file_of(kept).unlink()
     without = Recording(kept)
-    for moment, shown in zip((middle, recording.last, recording.first, middle), screens, strict=True):
+    for moment, shown in zip(
+        (middle, recording.last, recording.first, middle), screens, strict=True
+    ):
         without.seek(moment)
         assert told(without.state, without) == shown
 
 
 @pytest.mark.parametrize("kept", [3], indirect=True)
-def test_a_recording_of_several_ranks_has_its_own_snapshots(kept: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_of_several_ranks_has_its_own_snapshots(
+    kept: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Recording, "LINES", 20)
     first = Recording(kept)
     first.seek(first.last)
@@ -296,7 +343,9 @@ def boom(path: Path) -> None:
             return os.mkdir, (str(path.with_name("harm")),)
 
     data = zlib.compress(pickle.dumps((Harm(), 0, 0, "")))
-    path.write_bytes(snapshots._code() + SNAPSHOT_HEADER.pack(20_000, len(data), sha256(data).digest()) + data)
+    path.write_bytes(
+        snapshots._code() + SNAPSHOT_HEADER.pack(20_000, len(data), sha256(data).digest()) + data
+    )
 
 
 def flipped(path: Path) -> None:
@@ -330,10 +379,14 @@ def test_what_is_no_snapshot_is_ignored(kept: RunDir, damage: str) -> None:
     recording.seek(recording.last)
     assert told(recording.state, recording) == expected
     assert not path.with_name("harm").exists()
-    assert read_on(LogFollower(kept, kept=True), kept) == expected, "with what was written in its place"
+    assert read_on(LogFollower(kept, kept=True), kept) == expected, (
+        "with what was written in its place"
+    )
 
 
-def test_snapshots_are_of_few_runs_in_any_folder(kept: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_are_of_few_runs_in_any_folder(
+    kept: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for k in range(MAX_KEPT_RUNS + 2):
         LogFollower(make(tmp_path / f"runs{k}", upto=20), kept=True).read_all()
     assert len([*snapshots.find_snapshot_folder().iterdir()]) == MAX_KEPT_RUNS

@@ -1,4 +1,6 @@
-"""Runs of a folder: by what people call them, the list of them, and its index, whatever becomes of its file."""
+"""Runs of a folder: by what people call them, the list of them, and its index,
+whatever becomes of its file.
+"""
 
 import json
 import os
@@ -24,7 +26,16 @@ from hookflow.monitor.recording import Recording
 from hookflow.monitor.summary import read_run_summary
 from hookflow.service.runs import find_run, has_begun, has_checkpoint
 from tests.monitor.conftest import read
-from tests.monitor.fake_run import Training, append, end, gone, make, make_ranks, make_several, record
+from tests.monitor.fake_run import (
+    Training,
+    append,
+    end,
+    gone,
+    make,
+    make_ranks,
+    make_several,
+    record,
+)
 from tests.support.file_permissions import permissions_hold
 from tests.support.limits import LIMIT
 
@@ -54,11 +65,17 @@ def read_again(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
     return read
 
 
-def test_a_row_has_what_the_log_and_the_pipeline_say_and_is_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_has_what_the_log_and_the_pipeline_say_and_is_kept(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost, second, first = rows(root)
     assert first["status"] == second["status"] == "finished"
     assert (first["epoch"], first["epochs"], first["iter"], first["iters"]) == (8, 8, 784, 784)
-    assert (first["model.args.width"], first["optimizer.args.lr"], first["run.seed"]) == (64, 0.1, 0)
+    assert (first["model.args.width"], first["optimizer.args.lr"], first["run.seed"]) == (
+        64,
+        0.1,
+        0,
+    )
     assert first["metric"] == "accuracy"
     assert first["best.accuracy"] == first["accuracy"] == first["curve"][-1]
     assert {"loss", "lr"} <= first.keys(), "scalars"
@@ -71,7 +88,9 @@ def test_a_row_has_what_the_log_and_the_pipeline_say_and_is_kept(root: Path, mon
     assert rows(root) == before
     before = rows(root)
     with monkeypatch.context() as patch:
-        patch.setattr(index, "run_paths", lambda root, unreadable, known: unreadable("gone") or iter(()))
+        patch.setattr(
+            index, "run_paths", lambda root, unreadable, known: unreadable("gone") or iter(())
+        )
         assert rows(root) == []
     assert read_again(monkeypatch, root) == []
     assert rows(root) == before
@@ -92,7 +111,9 @@ def test_what_changes_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch)
         assert db.execute("SELECT count(*) FROM runs").fetchone() == (2,)
 
 
-def test_a_run_that_goes_on_is_read_on_and_not_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_goes_on_is_read_on_and_not_kept(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     going = RunDir(root / "cifar" / "20260922-000000-ffff")
     going.path.mkdir()
     going.sign(id=going.id, created=1.79e9)
@@ -111,7 +132,9 @@ def test_a_run_that_goes_on_is_read_on_and_not_kept(root: Path, monkeypatch: pyt
     assert Index(root).refresh()[0].values["status"] == "running"
 
 
-def test_a_silent_run_of_another_machine_is_read_when_it_grows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_run_of_another_machine_is_read_when_it_grows(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     away = RunDir(root / "cifar" / "20260922-000000-ffff")
     away.path.mkdir()
     away.sign(id=away.id, created=1.79e9, pid=1, host="elsewhere")
@@ -154,16 +177,25 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     ),
     "no JSON of a pipeline": lambda file: execute(file, "UPDATE runs SET config = 'x'"),
     "no JSON": lambda file: execute(file, "UPDATE runs SET row = 'x'"),
-    "tags that are none": lambda file: execute(file, "UPDATE runs SET row = json_set(row, '$.tags', 7)"),
-    "a metric that is a list": lambda file: execute(file, "UPDATE runs SET row = json_set(row, '$.loss', json('[1]'))"),
-    "a value is missing": lambda file: execute(file, "UPDATE runs SET row = json_remove(row, '$.duration')"),
+    "tags that are none": lambda file: execute(
+        file, "UPDATE runs SET row = json_set(row, '$.tags', 7)"
+    ),
+    "a metric that is a list": lambda file: execute(
+        file, "UPDATE runs SET row = json_set(row, '$.loss', json('[1]'))"
+    ),
+    "a value is missing": lambda file: execute(
+        file, "UPDATE runs SET row = json_remove(row, '$.duration')"
+    ),
     "bytes": lambda file: execute(file, "UPDATE runs SET config = x'00ff'"),
-    "a text that is no UTF-8": lambda file: execute(file, "UPDATE runs SET config = CAST(x'ffff' AS TEXT)"),
+    "a text that is no UTF-8": lambda file: execute(
+        file, "UPDATE runs SET config = CAST(x'ffff' AS TEXT)"
+    ),
     "a view without an end": lambda file: execute(
         file,
         "DROP TABLE runs",
-        "CREATE VIEW runs AS WITH RECURSIVE n(k) AS (VALUES(1) UNION ALL SELECT k + 1 FROM n) "
-        "SELECT '' || k AS path, '' AS signature, '{}' AS row, '' AS config, '' AS curve FROM n WHERE k < 0",
+        "CREATE VIEW runs AS WITH RECURSIVE n(k) AS (VALUES(1) UNION ALL SELECT k + 1 FROM n)"
+        " SELECT '' || k AS path, '' AS signature, '{}' AS row, '' AS config, '' AS curve FROM n"
+        " WHERE k < 0",
     ),
     "a trigger without an end": lambda file: execute(
         file,
@@ -188,10 +220,14 @@ def execute(file: Path, *statements: str) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_made_anew(root: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_made_anew(
+    root: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = rows(root)
     DAMAGES[damage](root / INDEX_FILE_NAME)
-    assert {row.get("run.seed") for row in Index(root).refresh()} == {row["run.seed"] for row in before}
+    assert {row.get("run.seed") for row in Index(root).refresh()} == {
+        row["run.seed"] for row in before
+    }
     assert rows(root) == before
     assert read_again(monkeypatch, root) == [], "it was written again"
 
@@ -226,17 +262,21 @@ def test_a_folder_that_may_not_be_written(root: Path) -> None:
 
 
 def test_several_processes_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They list, kill the file and write it, while runs end; nobody fails, and at the end the file is right."""
+    """They list, kill the file and write it, while runs end; nobody fails,
+    and at the end the file is right.
+    """
     code = (
-        "import sys; from pathlib import Path; from hookflow.monitor.index import INDEX_FILE_NAME, Index\n"
-        "root, number = Path(sys.argv[1]), int(sys.argv[2])\n"
-        "for k in range(8):\n"
-        "    assert len(Index(root).refresh()) == 3\n"
-        "    (root / 'cifar' / '20260921-141320-0000' / f'note{number}.{k}').touch()\n"
-        "    if number == 0 and k % 5 == 0: (root / INDEX_FILE_NAME).write_bytes(b'x' * 5000)\n"
+        "import sys; from pathlib import Path; from hookflow.monitor.index import INDEX_FILE_NAME,"
+        " Index\nroot, number = Path(sys.argv[1]), int(sys.argv[2])\nfor k in range(8):\n    assert"
+        " len(Index(root).refresh()) == 3\n    (root / 'cifar' / '20260921-141320-0000' /"
+        " f'note{number}.{k}').touch()\n    if number == 0 and k % 5 == 0: (root /"
+        " INDEX_FILE_NAME).write_bytes(b'x' * 5000)\n"
     )
     command = [sys.executable, "-W", "error", "-c", code, str(root)]
-    children = [subprocess.Popen([*command, str(number)], stderr=subprocess.PIPE, text=True) for number in range(4)]
+    children = [
+        subprocess.Popen([*command, str(number)], stderr=subprocess.PIPE, text=True)
+        for number in range(4)
+    ]
     for child in children:
         _, errors = child.communicate(timeout=LIMIT)
         assert (child.returncode, errors) == (0, "")
@@ -247,18 +287,26 @@ def test_several_processes_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_another_rank_that_fails_late_is_seen(tmp_path: Path) -> None:
     run = make_ranks(tmp_path, 2, upto=40)
-    append(run, [end(t=1.79e9 + 100, it=300, ep=3, status="failed", exit=1, reason="rank 1 was killed")])
+    append(
+        run,
+        [end(t=1.79e9 + 100, it=300, ep=3, status="failed", exit=1, reason="rank 1 was killed")],
+    )
     (before,) = Index(tmp_path).refresh()
-    append(run, [record("error", 1.79e9 + 99, 300, 3, hook="ema", point="after_train_iter")], rank=1)
+    append(
+        run, [record("error", 1.79e9 + 99, 300, 3, hook="ema", point="after_train_iter")], rank=1
+    )
     (after,) = Index(tmp_path).refresh()
     assert before.values["status"] == after.values["status"] == "failed"
     assert "rank 1" in after.values["reason"] and "ValueError: too bad" in after.values["reason"]
 
 
 @pytest.mark.parametrize(
-    ("it", "reason", "shown"), [(300, "no hope", "stopped early: no hope"), (784, "no hope", ""), (300, "", "")]
+    ("it", "reason", "shown"),
+    [(300, "no hope", "stopped early: no hope"), (784, "no hope", ""), (300, "", "")],
 )
-def test_a_run_that_a_hook_ended_early_is_finished(tmp_path: Path, it: int, reason: str, shown: str) -> None:
+def test_a_run_that_a_hook_ended_early_is_finished(
+    tmp_path: Path, it: int, reason: str, shown: str
+) -> None:
     (run,) = make_several(tmp_path, 1, upto=60)
     append(run, [end(t=1.79e9 + 8000, it=it, ep=3, reason=reason)])
     seen = read_run_summary(run, time.time())
@@ -294,12 +342,16 @@ def named(tmp_path: Path) -> Path:
 )
 def test_a_run_is_found(named: Path, wanted: str | None, identity: str) -> None:
     assert find_run(wanted, named).id == identity
-    assert find_run(str(named / "mnist" / "20260923-080000-c222"), named).id == "20260923-080000-c222"
+    assert (
+        find_run(str(named / "mnist" / "20260923-080000-c222"), named).id == "20260923-080000-c222"
+    )
     called_latest = signed(named, "latest", "20260901-080000-d333")
     assert find_run("latest", named) == called_latest
 
 
-def test_a_run_that_was_refused_before_it_trained_is_passed_over_where_another_goes_by_its_name(tmp_path: Path) -> None:
+def test_a_run_that_was_refused_before_it_trained_is_passed_over_where_another_goes_by_its_name(
+    tmp_path: Path,
+) -> None:
     trained, refused = make(tmp_path, upto=60), signed(tmp_path, "cifar", "20260930-080000-b111")
     refused.events.write_text('{"k":"end","t":1.0,"it":0,"ep":0,"status":"failed","exit":2}\n')
     for wanted in (None, "cifar"):
@@ -332,7 +384,9 @@ def test_a_wrong_name_is_answered_with_what_there_is_and_with_files_where_it_cou
         return str(caught.value)
 
     empty = Path("runs")
-    assert re.search(r"there are no runs in .*\n.*, or name their folder \(--dir\)", message(None, empty, False))
+    assert re.search(
+        r"there are no runs in .*\n.*, or name their folder \(--dir\)", message(None, empty, False)
+    )
     runs(dir=empty)
     assert "no runs in" in capsys.readouterr().out
     for wanted, says in (
@@ -342,34 +396,55 @@ def test_a_wrong_name_is_answered_with_what_there_is_and_with_files_where_it_cou
     ):
         assert says in message(wanted, named, False)
     nothing = 'RUN: there is no file "quads", and there are no runs in runs\n    '
-    assert message("quads", empty) == nothing + "start one with `hookflow run`, or name their folder (--dir)"
-    assert message("zzzzzz", named).startswith(f'RUN: there is no file "zzzzzz", and no run "zzzzzz" in {named}\n')
+    assert (
+        message("quads", empty)
+        == nothing + "start one with `hookflow run`, or name their folder (--dir)"
+    )
+    assert message("zzzzzz", named).startswith(
+        f'RUN: there is no file "zzzzzz", and no run "zzzzzz" in {named}\n'
+    )
     Path("quads.toml").touch()
     assert message("quads", empty) == nothing + 'did you mean "quads.toml"?'
     assert message("quad", named).endswith('did you mean "quads.toml"?')
     assert message("cifr", named).endswith('did you mean "cifar"?')
 
 
-def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_tells_how_each_run_went(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make(tmp_path, name="whole")
     gone(make(tmp_path, upto=60, name="lost", synthetic=False))
     make(tmp_path, upto=0, name="early")
     runs(dir=tmp_path)
     head, *rows = capsys.readouterr().out.splitlines()
     cells = {row.split()[1]: row for row in rows}
-    assert head.split() == ["id", "name", "status", "epoch", "iter", "best.accuracy", "updated", "data", "reason"]
+    assert head.split() == [
+        "id",
+        "name",
+        "status",
+        "epoch",
+        "iter",
+        "best.accuracy",
+        "updated",
+        "data",
+        "reason",
+    ]
     assert re.search(r"✓ finished  8/8    784   0.9365 .* SYNTHETIC  -$", cells["whole"])
     assert re.search(r"\? lost .* real +the process is gone", cells["lost"])
     assert "○ starting" in cells["early"]
 
 
 @pytest.mark.parametrize("bad", ["a folder", "a link that leads nowhere", "frames without phases"])
-def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_log_of_a_rank_hides_nothing(
+    tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = gone(make_ranks(tmp_path, 3, upto=100))
     log = run.find_events_path(1)
     if bad.startswith("frames"):
         frames = [line for line in log.read_text().splitlines() if line.startswith('{"k":"frame"')]
-        log.write_text("\n".join(['{"k":"frame","t":7.0,"it":3,"ep":0,"iters":[1]}'] * 2 + frames * 9) + "\n")
+        log.write_text(
+            "\n".join(['{"k":"frame","t":7.0,"it":3,"ep":0,"iters":[1]}'] * 2 + frames * 9) + "\n"
+        )
     else:
         log.unlink()
         log.mkdir() if bad == "a folder" else log.symlink_to(tmp_path / "nowhere")
@@ -384,4 +459,7 @@ def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pyt
     recording.seek(recording.last)
     if not bad.startswith("frames"):
         assert f"{run.id}: events.rank1.jsonl cannot be read: " in out
-        assert any("events.rank1.jsonl cannot be read" in entry.text for entry in live.state.journal.since(0))
+        assert any(
+            "events.rank1.jsonl cannot be read" in entry.text
+            for entry in live.state.journal.since(0)
+        )

@@ -1,4 +1,6 @@
-"""Machines without what most have: a user without a name or a home folder, and GPUs whose drivers say little."""
+"""Machines without what most have: a user without a name or a home folder,
+and GPUs whose drivers say little.
+"""
 
 import os
 import pwd
@@ -29,7 +31,15 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError(f"uid not found: {uid}")
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+    for name in (
+        "HOME",
+        "LOGNAME",
+        "USER",
+        "LNAME",
+        "USERNAME",
+        "XDG_CONFIG_HOME",
+        "XDG_CACHE_HOME",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -59,7 +69,9 @@ def test_a_user_without_a_home_folder_reads_a_log_without_keeping_snapshots(
 
 
 def answer_as(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> GpuState:
-    """Return the look at the only GPU, whose driver has these answers and an error for every other question."""
+    """Return the look at the only GPU, whose driver has these answers and an
+    error for every other question.
+    """
 
     def ask(name: str) -> Any:
         def question(*about: Any) -> Any:

@@ -1,4 +1,6 @@
-"""The page Hooks: by cost and by order, the hook at the cursor, its page, and what keys and the mouse do there."""
+"""The page Hooks: by cost and by order, the hook at the cursor, its page,
+and what keys and the mouse do there.
+"""
 
 import json
 from collections.abc import Callable
@@ -26,11 +28,29 @@ from hookflow.monitor.screens.hook_details import HookDetailsScreen
 from hookflow.monitor.screens.hooks import HooksScreen
 from hookflow.monitor.widgets.hook_order import HookOrderView, OrderRow, row_figures, row_of_run
 from hookflow.monitor.widgets.hook_reason import HookReason
-from hookflow.monitor.widgets.hook_table import HOOK_COLUMNS, HookTable, filter_rows, hook_rows, keep_order, sort_rows
+from hookflow.monitor.widgets.hook_table import (
+    HOOK_COLUMNS,
+    HookTable,
+    filter_rows,
+    hook_rows,
+    keep_order,
+    sort_rows,
+)
 from hookflow.service.runs import read_recorded_plan
 from tests.conftest import NewRun
 from tests.monitor.fake_run import BEGAN, append, make, make_ranks, plan, record
-from tests.monitor.shown import LOW, NORMAL, WIDE, Size, check_screens, press, screen_text, settle, shown, visit
+from tests.monitor.shown import (
+    LOW,
+    NORMAL,
+    WIDE,
+    Size,
+    check_screens,
+    press,
+    screen_text,
+    settle,
+    shown,
+    visit,
+)
 
 SIZES = (LOW, NORMAL, WIDE, (200, 60))
 
@@ -71,7 +91,9 @@ def reason_of(app: MonitorApp) -> str:
     return f"{app.screen.query_one(HookReason).render()}"
 
 
-def on_page(do: Callable[[MonitorApp, Pilot[Any]], Any], *keys: str) -> Callable[[MonitorApp, Pilot[Any]], Any]:
+def on_page(
+    do: Callable[[MonitorApp, Pilot[Any]], Any], *keys: str
+) -> Callable[[MonitorApp, Pilot[Any]], Any]:
     """Return a visit that goes to the page first, and presses keys there."""
 
     async def visit_page(app: MonitorApp, pilot: Pilot[Any]) -> None:
@@ -98,15 +120,23 @@ def test_the_page_by_cost(whole: RunDir) -> None:
 
 
 def test_mean_and_share_are_those_of_the_log(whole: RunDir) -> None:
-    frames = [json.loads(line) for line in whole.events.read_text().splitlines() if '"frame"' in line]
+    frames = [
+        json.loads(line) for line in whole.events.read_text().splitlines() if '"frame"' in line
+    ]
     entries = [frame["hooks"][f"{EMA.id}"] for frame in frames if f"{EMA.id}" in frame["hooks"]]
     calls, ns = sum(entry[0] for entry in entries), sum(entry[1] for entry in entries)
     iterations = sum(frame["iters"][1] for frame in frames)
     store = store_of(whole)
     cost = compute_binding_cost(store.state, store.plan, store.pace, EMA, whole_attempt=True)
-    assert (cost.count, cost.mean, cost.longest) == (calls, ns / calls, max(entry[2] for entry in entries))
+    assert (cost.count, cost.mean, cost.longest) == (
+        calls,
+        ns / calls,
+        max(entry[2] for entry in entries),
+    )
     assert cost.share == pytest.approx(ns / iterations)
-    outside = compute_binding_cost(store.state, store.plan, store.pace, plan().bindings[-1], whole_attempt=True)
+    outside = compute_binding_cost(
+        store.state, store.plan, store.pace, plan().bindings[-1], whole_attempt=True
+    )
     assert outside.share is None and outside.mean is not None
     assert cost.slowdown_text == "", "a hook that is as quick as before has no word about it"
 
@@ -124,8 +154,12 @@ def test_every_size_has_hook_point_mean_and_share(whole: RunDir, size: Size) -> 
 
 def test_a_long_name_is_whole_before_there_are_more_figures(whole: RunDir) -> None:
     name = "gradient_statistics_of_every_block"
-    hooks = tuple(replace(each, name=name) if each.name == "clip" else each for each in plan().hooks)
-    bindings = tuple(replace(each, hook=name) if each.hook == "clip" else each for each in plan().bindings)
+    hooks = tuple(
+        replace(each, name=name) if each.name == "clip" else each for each in plan().hooks
+    )
+    bindings = tuple(
+        replace(each, hook=name) if each.hook == "clip" else each for each in plan().bindings
+    )
     use_plan(whole, replace(plan(), hooks=hooks, bindings=bindings))
     assert name in row_with("after_backward", shown(whole, "2", size=WIDE))
     assert "gradient_" in row_with("after_backward", shown(whole, "2", size=NORMAL))
@@ -134,8 +168,12 @@ def test_a_long_name_is_whole_before_there_are_more_figures(whole: RunDir) -> No
 def test_a_click_at_a_heading_sorts_and_again_reverses(whole: RunDir) -> None:
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         table = table_of(app)
-        assert not table.shown_rows[0].binding.point.startswith("before"), "what took most time is first"
-        column = next(place for place, each in enumerate(table.ordered_columns) if each.key.value == "hook")
+        assert not table.shown_rows[0].binding.point.startswith("before"), (
+            "what took most time is first"
+        )
+        column = next(
+            place for place, each in enumerate(table.ordered_columns) if each.key.value == "hook"
+        )
         x = sum(each.get_render_width(table) for each in table.ordered_columns[:column])
         for expected in (False, True):
             await pilot.click(HookTable, offset=(x + 1, 0))
@@ -186,7 +224,10 @@ def test_a_hook_that_has_become_slower_is_marked_and_says_by_how_much(going: Run
         ns = 1_000_000 if second < 25 else 4_000_000
         whole = {"iters": [30, 30 * 28 * 10**6, 0, 0, [0]], "phases": dict.fromkeys(PHASES, 10**6)}
         hooks = {f"{CLIP.id}": [30, 30 * ns, ns, ns, [90, 30]]}
-        append(going, [record("frame", now + second + 1, it + 30 * (second + 1), 6, hooks=hooks, **whole)])
+        append(
+            going,
+            [record("frame", now + second + 1, it + 30 * (second + 1), 6, hooks=hooks, **whole)],
+        )
     store = store_of(going)
     (row,) = (row for row in filter_rows(hook_rows(store, ViewChoices()), store.plan, "clip"))
     assert row.status == "slower"
@@ -197,18 +238,31 @@ def test_a_hook_that_has_become_slower_is_marked_and_says_by_how_much(going: Run
 
 
 def test_what_is_wrong_with_a_hook_is_a_sign_a_note_and_a_sentence(going: RunDir) -> None:
-    hooks = tuple(replace(each, throttle="1%") if each.name == "log" else each for each in plan().hooks)
+    hooks = tuple(
+        replace(each, throttle="1%") if each.name == "log" else each for each in plan().hooks
+    )
     use_plan(going, replace(plan(), hooks=hooks))
     state = store_of(going).state
-    throttle = record("throttle", state.now, state.it, state.ep, hook="log", every=4, why="it took 3 %")
-    append(going, [throttle, record("error", state.now, state.it, state.ep, hook="clip", point="after_backward")])
+    throttle = record(
+        "throttle", state.now, state.it, state.ep, hook="log", every=4, why="it took 3 %"
+    )
+    append(
+        going,
+        [
+            throttle,
+            record("error", state.now, state.it, state.ep, hook="clip", point="after_backward"),
+        ],
+    )
     rows = {row.binding.id: row for row in hook_rows(store_of(going), ViewChoices())}
     assert (rows[LOG.id].status, rows[LOG.id].note) == ("throttled", "1 of 4 calls")
     assert (rows[CLIP.id].status, rows[CLIP.id].note) == ("failed", f"failed at {state.it}")
     visual = next(row for row in rows.values() if row.binding.hook == "visual")
     assert (visual.status, visual.note) == ("off", "failed, off"), "its error has switched it off"
     facts = {fact.name: fact.text for fact in all_facts(store_of(going), LOG)}
-    assert facts["throttled"] == f"fires 1 of 4 times that it is due, since iteration {state.it}; its budget is 1%"
+    assert (
+        facts["throttled"]
+        == f"fires 1 of 4 times that it is due, since iteration {state.it}; its budget is 1%"
+    )
 
 
 def test_an_offloaded_hook_has_its_time_its_queue_and_its_drops(going: RunDir) -> None:
@@ -222,7 +276,9 @@ def test_an_offloaded_hook_has_its_time_its_queue_and_its_drops(going: RunDir) -
         rows[LOG.id].cost,
         compute_binding_cost(store.state, store.plan, store.pace, LOG, whole_attempt=False),
     )
-    assert (cost.mean, cost.p95, cost.longest) == (2_000_000, None, 5_000_000), "those of the calls in background"
+    assert (cost.mean, cost.p95, cost.longest) == (2_000_000, None, 5_000_000), (
+        "those of the calls in background"
+    )
     assert (cost.share, cost.count) == (inline.share, inline.count), "what the training gives to it"
     facts = {fact.name: fact.text for fact in all_facts(store_of(going), LOG)}
     for words in ("mean 2.00 ms", "max 5.00 ms", "3 waiting", "1 dropped"):
@@ -234,25 +290,38 @@ def test_a_background_call_that_is_long_ago_is_no_call_of_the_last_minute(going:
     early = {f"{LOG.id}": [1, 9_000_000, 9_000_000, 0, 0]}
     late = {f"{LOG.id}": [2, 4_000_000, 3_000_000, 0, 0]}
     append(going, [record("frame", state.now, state.it, state.ep, beside=early)])
-    append(going, [record("frame", state.now + 100, state.it + 1, state.ep, beside=late, **one_iteration())])
+    append(
+        going,
+        [record("frame", state.now + 100, state.it + 1, state.ep, beside=late, **one_iteration())],
+    )
     store = store_of(going)
-    for whole_attempt, mean, longest in ((False, 2_000_000, 3_000_000), (True, 13_000_000 / 3, 9_000_000)):
+    for whole_attempt, mean, longest in (
+        (False, 2_000_000, 3_000_000),
+        (True, 13_000_000 / 3, 9_000_000),
+    ):
         rows = hook_rows(store, ViewChoices(whole_attempt=whole_attempt))
         (row,) = (row for row in rows if row.binding == LOG)
         assert (row.cost.mean, row.cost.longest) == (mean, longest)
         assert row.note == "in background"
-    figures = [row_figures(store, OrderRow(each), whole_attempt=True) for each in loop_rows(store.plan)]
+    figures = [
+        row_figures(store, OrderRow(each), whole_attempt=True) for each in loop_rows(store.plan)
+    ]
     assert 13_000_000 / 3 in [each.cost.mean for each in figures], "the same by order"
 
 
 def test_mean_p95_and_max_of_a_group_are_of_the_calls_of_the_last_minute(going: RunDir) -> None:
-    """One hook of the group has been slow an hour ago, with many calls; the other has the more calls now."""
+    """One hook of the group has been slow an hour ago, with many calls;
+    the other has the more calls now.
+    """
     grouped(going)
     schedule = binding_of("schedule", "after_train_iter")
     state = store_of(going).state
     now = state.now + 3600
     old = {f"{EMA.id}": [5000, 5000 * 40_000_000, 40_000_000, 40_000_000, [200, 5000]]}
-    append(going, [record("frame", state.now + 1, state.it + 1, state.ep, hooks=old, **one_iteration())])
+    append(
+        going,
+        [record("frame", state.now + 1, state.it + 1, state.ep, hooks=old, **one_iteration())],
+    )
     new = {f"{EMA.id}": [1, 1_000_000, 1_000_000, 1_000_000, [bin_of(1_000_000), 1]]}
     new[f"{schedule.id}"] = [99, 99 * 2_000_000, 2_000_000, 2_000_000, [bin_of(2_000_000), 99]]
     append(going, [record("frame", now, state.it + 2, state.ep, hooks=new, **one_iteration())])
@@ -276,7 +345,13 @@ def test_the_slowest_rank_is_named_where_there_are_several(tmp_path: Path) -> No
 
 def test_times_on_a_device_have_a_column(going: RunDir) -> None:
     state = store_of(going).state
-    device = {"iters": 10, "ns": 10**8, "launch_bound": 0, "phases": {}, "hooks": {f"{CLIP.id}": [10, 7_000_000]}}
+    device = {
+        "iters": 10,
+        "ns": 10**8,
+        "launch_bound": 0,
+        "phases": {},
+        "hooks": {f"{CLIP.id}": [10, 7_000_000]},
+    }
     append(going, [record("frame", state.now, state.it, state.ep, device=device)])
     text = shown(going, "2", size=WIDE)
     assert "device" in row_with("ON hook", text)
@@ -294,7 +369,9 @@ def test_an_empty_page_says_why(tmp_path: Path) -> None:
     for keys in (("2",), ("2", "o")):
         assert "no hooks are known yet" in shown(run, *keys)
     for keys in (("2",), ("2", "o")):
-        assert "no hook matches the filter" in shown(make(tmp_path / "more" / keys[-1]), *keys, "slash", *"zzz")
+        assert "no hook matches the filter" in shown(
+            make(tmp_path / "more" / keys[-1]), *keys, "slash", *"zzz"
+        )
 
 
 # By order
@@ -357,7 +434,9 @@ def test_empty_points_are_hidden_until_they_are_asked_for(whole: RunDir) -> None
 
 
 def test_hooks_have_no_rows_at_points_to_which_the_run_does_not_come(tmp_path: Path) -> None:
-    """The run trains without a validation and a test; an own point behind one of the validation is none of the run."""
+    """The run trains without a validation and a test;
+    an own point behind one of the validation is none of the run.
+    """
     own = Point("after_scores", 3, ("run",), "firing", "scores are there", "own", "after_val_epoch")
     bindings = list(plan().bindings)
     for point in ("after_scores", "before_test", "after_load_checkpoint", "on_exception"):
@@ -429,7 +508,9 @@ def test_the_mark_is_in_the_round_at_hand_or_at_the_hook_that_hangs(going: RunDi
         def place() -> str:
             at = row_of_run(store, rows)
             assert at is not None
-            return rows[at].loop.name if rows[at].loop.binding is None else rows[at].loop.binding.hook
+            return (
+                rows[at].loop.name if rows[at].loop.binding is None else rows[at].loop.binding.hook
+            )
 
         assert place() == "validation"
         assert "validation 14 of 20" in screen_text(app)
@@ -455,7 +536,9 @@ def test_a_run_that_has_ended_is_nowhere_and_phases_have_their_times(whole: RunD
 # The hook at the cursor
 
 
-def test_the_culprit_of_a_failed_run_is_at_the_cursor_until_the_user_moves_it(going: RunDir) -> None:
+def test_the_culprit_of_a_failed_run_is_at_the_cursor_until_the_user_moves_it(
+    going: RunDir,
+) -> None:
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         assert table_of(app).hook_at_cursor == EMA, "the costliest"
         append(going, [record("error", BEGAN, 588, 6, hook="early_stop", point="after_val")])
@@ -473,7 +556,9 @@ def test_the_culprit_of_a_failed_run_is_at_the_cursor_until_the_user_moves_it(go
 
 
 @pytest.mark.parametrize("view", [(), ("o",)])
-def test_ctrl_o_switches_the_hook_at_the_cursor_and_shows_it_at_once(going: RunDir, view: tuple[str, ...]) -> None:
+def test_ctrl_o_switches_the_hook_at_the_cursor_and_shows_it_at_once(
+    going: RunDir, view: tuple[str, ...]
+) -> None:
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await press(app, pilot, "ctrl+o")
         assert "off requested" in screen_text(app)
@@ -483,8 +568,12 @@ def test_ctrl_o_switches_the_hook_at_the_cursor_and_shows_it_at_once(going: RunD
 
 
 def grouped(run: RunDir) -> RunDir:
-    """Return the run with a group of two hooks that stand one behind the other, and a third elsewhere."""
-    group = PlannedGroup("average", ("ema", "schedule", "clip"), ("clip", "ema", "schedule"), "cifar.toml:70")
+    """Return the run with a group of two hooks that stand one behind the other,
+    and a third elsewhere.
+    """
+    group = PlannedGroup(
+        "average", ("ema", "schedule", "clip"), ("clip", "ema", "schedule"), "cifar.toml:70"
+    )
     return use_plan(run, replace(plan(), groups=(group,)))
 
 
@@ -492,7 +581,9 @@ def hooks_shown(app: MonitorApp) -> list[str]:
     """Return the hooks, and the folded groups, that have a row in the view that is shown."""
     if not app.choices.by_order:
         return [row.binding.hook for row in table_of(app).shown_rows]
-    return [each.loop.binding.hook for each in order_of(app).shown_rows if each.loop.binding is not None]
+    return [
+        each.loop.binding.hook for each in order_of(app).shown_rows if each.loop.binding is not None
+    ]
 
 
 def test_a_folded_group_costs_what_its_hooks_cost_together(going: RunDir) -> None:
@@ -505,18 +596,24 @@ def test_a_folded_group_costs_what_its_hooks_cost_together(going: RunDir) -> Non
     assert row.cost.count == first.count + second.count
     assert row.cost.spent == pytest.approx(first.spent + second.spent)
     assert row.cost.share == pytest.approx(first.share + second.share)
-    assert row.cost.mean == pytest.approx((first.mean * first.count + second.mean * second.count) / row.cost.count)
+    assert row.cost.mean == pytest.approx(
+        (first.mean * first.count + second.mean * second.count) / row.cost.count
+    )
 
 
 @pytest.mark.parametrize("view", [(), ("o",)])
-def test_f_folds_the_group_of_the_hook_at_the_cursor_and_unfolds_it(going: RunDir, view: tuple[str, ...]) -> None:
+def test_f_folds_the_group_of_the_hook_at_the_cursor_and_unfolds_it(
+    going: RunDir, view: tuple[str, ...]
+) -> None:
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await press(app, pilot, "f")
         assert "group:average" in screen_text(app)
         assert "group:average" in hooks_shown(app)
         assert "schedule" not in hooks_shown(app)
         assert app.choices.folded_groups == {"average"}
-        assert app.page is not None and app.page.hook_at_cursor is None, "no key acts on one of several hooks"
+        assert app.page is not None and app.page.hook_at_cursor is None, (
+            "no key acts on one of several hooks"
+        )
         await press(app, pilot, "f")
         assert app.choices.folded_groups == set()
         assert "schedule" in hooks_shown(app)
@@ -532,7 +629,11 @@ def test_a_filter_knows_groups(going: RunDir) -> None:
 
 def test_a_filter_moves_no_heading(going: RunDir) -> None:
     def heading(*keys: str) -> str:
-        (line,) = (line for line in shown(going, "2", *keys).splitlines() if "when" in line and "share" in line)
+        (line,) = (
+            line
+            for line in shown(going, "2", *keys).splitlines()
+            if "when" in line and "share" in line
+        )
         return line
 
     assert heading("slash", *"clip") == heading()
@@ -568,7 +669,9 @@ def test_a_filter_is_words_or_globs(whole: RunDir) -> None:
     choices = ViewChoices()
 
     def hooks(text: str) -> set[str]:
-        return {row.binding.hook for row in filter_rows(hook_rows(store, choices), store.plan, text)}
+        return {
+            row.binding.hook for row in filter_rows(hook_rows(store, choices), store.plan, text)
+        }
 
     assert hooks("EMA") == {"ema"}
     assert hooks("after_val e*") == {"ema", "early_stop"}
@@ -579,8 +682,13 @@ def test_a_filter_is_words_or_globs(whole: RunDir) -> None:
 def test_the_reasons_are_edges_with_their_places_data_flow_and_phases() -> None:
     point = "after_train_iter"
     ids = {binding.hook: binding.id for binding in plan().at(point)}
-    bindings = [replace(each, writes=("lr",)) if each.id == ids["schedule"] else each for each in plan().bindings]
-    bindings = [replace(b, reads=("lr",), phase="last") if b.id == ids["log"] else b for b in bindings]
+    bindings = [
+        replace(each, writes=("lr",)) if each.id == ids["schedule"] else each
+        for each in plan().bindings
+    ]
+    bindings = [
+        replace(b, reads=("lr",), phase="last") if b.id == ids["log"] else b for b in bindings
+    ]
     flow = Edge(point, "schedule", "log", "flow", "", ("lr",), ids["schedule"], ids["log"])
     gave = Edge(point, "log", "schedule", "flow", "", ("outputs",), ids["log"], ids["schedule"])
     changed = replace(
@@ -603,22 +711,35 @@ def test_the_reasons_are_edges_with_their_places_data_flow_and_phases() -> None:
     assert [fact for fact in expected if fact not in facts] == []
     assert "after schedule, timer" not in describe_reason(changed, log)
     early_stop = binding_of("early_stop", "after_val")
-    assert ("after", "ema   of an earlier phase") in [(f.name, f.text) for f in list_reason_facts(plan(), early_stop)]
+    assert ("after", "ema   of an earlier phase") in [
+        (f.name, f.text) for f in list_reason_facts(plan(), early_stop)
+    ]
     assert "first here" in describe_reason(plan(), CLIP)
 
 
 @pytest.mark.parametrize(
     ("wrote", "last"),
-    [(("after_val_epoch", "metrics.ood/accuracy"), "accuracy @ after_val_epoch"), (("after_test", "metrics"), "")],
+    [
+        (("after_val_epoch", "metrics.ood/accuracy"), "accuracy @ after_val_epoch"),
+        (("after_test", "metrics"), ""),
+    ],
 )
-def test_a_slot_is_written_by_who_is_called_before_in_the_loop(wrote: tuple[str, str], last: str) -> None:
+def test_a_slot_is_written_by_who_is_called_before_in_the_loop(
+    wrote: tuple[str, str], last: str
+) -> None:
     ids = {(binding.point, binding.hook): binding.id for binding in plan().bindings}
     ids["after_test", "accuracy"] = ids["after_val", "early_stop"]  # the last one
     writer = ids[wrote[0], "accuracy"]
-    bindings = [replace(each, reads=("metrics",)) if each.id == LOG.id else each for each in plan().bindings]
-    bindings[writer] = replace(bindings[writer], hook="accuracy", point=wrote[0], writes=(wrote[1],))
+    bindings = [
+        replace(each, reads=("metrics",)) if each.id == LOG.id else each for each in plan().bindings
+    ]
+    bindings[writer] = replace(
+        bindings[writer], hook="accuracy", point=wrote[0], writes=(wrote[1],)
+    )
     changed = replace(plan(), bindings=tuple(bindings))
-    reads = [fact.text for fact in list_reason_facts(changed, bindings[LOG.id]) if fact.name == "reads"]
+    reads = [
+        fact.text for fact in list_reason_facts(changed, bindings[LOG.id]) if fact.name == "reads"
+    ]
     assert reads == [f"metrics   written by {last}" if last else "metrics"]
 
 
@@ -665,14 +786,18 @@ def test_cells_are_updated_where_rows_and_columns_stay(going: RunDir) -> None:
         table = table_of(app)
         keys_before = [*table.rows]
         place = next(at for at, row in enumerate(table.shown_rows) if row.binding == LOG)
-        column = next(at for at, each in enumerate(table.ordered_columns) if each.key.value == "calls")
+        column = next(
+            at for at, each in enumerate(table.ordered_columns) if each.key.value == "calls"
+        )
         calls = table.get_cell_at(Coordinate(place, column)).plain
         state = app.store.state
         more = {f"{LOG.id}": [10, 10 * 180_000, 180_000, 180_000, [90, 10]]}
         append(going, [record("frame", state.now, state.it + 1, state.ep, hooks=more)])
         app.store.poll()
         await settle(app, pilot)
-        assert [*table.rows] == keys_before and all(a is b for a, b in zip(table.rows, keys_before, strict=True))
+        assert [*table.rows] == keys_before and all(
+            a is b for a, b in zip(table.rows, keys_before, strict=True)
+        )
         assert table.get_cell_at(Coordinate(place, column)).plain.strip() == f"{int(calls) + 10}"
 
     visit(going, on_page(do))
@@ -698,7 +823,9 @@ def test_no_color_has_signs_in_the_place_of_colours(
     assert "ema" in shown(whole, *keys)
 
 
-def test_what_the_run_does_not_come_to_is_found_once_a_look(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_run_does_not_come_to_is_found_once_a_look(
+    whole: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = store_of(whole)
     looks = []
 
@@ -715,12 +842,19 @@ def test_what_the_run_does_not_come_to_is_found_once_a_look(whole: RunDir, monke
     assert len(looks) == 2
 
 
-def test_the_mean_is_of_the_same_calls_as_p95_without_the_checks_of_a_trigger(new_run: NewRun) -> None:
+def test_the_mean_is_of_the_same_calls_as_p95_without_the_checks_of_a_trigger(
+    new_run: NewRun,
+) -> None:
     run = new_run()
     plan = read_recorded_plan(run)
     clip = next(binding for binding in plan.bindings if binding.hook == "clip")
     figures = [10, 15_000, 1_000, 1_000, [bin_of(1_000), 10]]
-    frame = record("frame", iters=[10, 150_000, 0, 0, [0]], hooks={str(clip.id): figures}, checks={str(clip.id): 5_000})
+    frame = record(
+        "frame",
+        iters=[10, 150_000, 0, 0, [0]],
+        hooks={str(clip.id): figures},
+        checks={str(clip.id): 5_000},
+    )
     append(run, [record("run"), frame])
     store = store_of(run)
     cost = compute_binding_cost(store.state, plan, store.pace, clip, whole_attempt=True)

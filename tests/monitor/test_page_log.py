@@ -1,4 +1,6 @@
-"""The page Log: events and output in one list, filtered and followed; all of a line; the widgets of failures."""
+"""The page Log: events and output in one list, filtered and followed; all of a line;
+the widgets of failures.
+"""
 
 import math
 import time
@@ -38,7 +40,9 @@ def printing(whole: RunDir) -> RunDir:
 
 @pytest.fixture
 def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    """A run that goes on, and does not count as stalled; what it has recorded is of the last minute."""
+    """A run that goes on, and does not count as stalled;
+    what it has recorded is of the last minute.
+    """
     monkeypatch.setattr(health, "PATIENCE", math.inf)
     run = make(tmp_path / "runs", upto=100, began=time.time() - 60)
     run.sign_process()
@@ -172,7 +176,9 @@ def test_it_follows_the_newest_unless_the_cursor_is_elsewhere(going: RunDir) -> 
         await press(app, pilot, "end")
         view = log_view(app)
         view._scroll_lines(-3)
-        assert not view.is_following, "the wheel scrolls, and the cursor stays on a row that is seen"
+        assert not view.is_following, (
+            "the wheel scrolls, and the cursor stays on a row that is seen"
+        )
         await grow(app, pilot, "new 4\n")
         assert "new 4" not in screen_text(app)
         view._scroll_lines(300)
@@ -310,7 +316,9 @@ def test_brackets_go_to_the_lines_around_and_escape_leaves(whole: RunDir) -> Non
 
 
 @pytest.mark.parametrize("page", ["1", "2", "3", "5", "6", "i"])
-def test_every_page_can_be_drawn_without_colour(printing: RunDir, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+def test_every_page_can_be_drawn_without_colour(
+    printing: RunDir, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     text = shown(printing, page)
     assert "FINISHED" in text
@@ -342,7 +350,8 @@ def test_a_row_is_copied_with_its_time(whole: RunDir) -> None:
 
 def test_the_culprit_of_a_traceback_is_the_frame_that_the_record_names() -> None:
     traceback = (
-        'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n  File "b.py", line 2, in g\n'
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n  File "b.py",'
+        " line 2, in g\n"
     )
     traceback += "    boom()\nValueError: bad\n"
     text = make_traceback_text(traceback, "a.py:1")
@@ -350,11 +359,16 @@ def test_the_culprit_of_a_traceback_is_the_frame_that_the_record_names() -> None
     assert text.culprit.plain.splitlines() == ['▸ File "a.py", line 1, in f', "▸   g()"]
     assert text.after.plain.splitlines()[0] == '  File "b.py", line 2, in g'
     text = make_traceback_text(traceback)
-    assert text.culprit.plain.splitlines()[0] == '▸ File "b.py", line 2, in g', "the innermost frame of one's own files"
+    assert text.culprit.plain.splitlines()[0] == '▸ File "b.py", line 2, in g', (
+        "the innermost frame of one's own files"
+    )
     assert text.after.plain == "ValueError: bad"
 
 
 def test_a_traceback_has_the_files_of_packages_by_their_names() -> None:
-    traceback = 'Traceback (most recent call last):\n  File "/x/lib/site-packages/torch/nn.py", line 1, in f\n'
+    traceback = (
+        'Traceback (most recent call last):\n  File "/x/lib/site-packages/torch/nn.py", line 1,'
+        " in f\n"
+    )
     lines = make_traceback_text(traceback, "a.py:1").whole.plain.splitlines()
     assert lines[1] == '  File "…/torch/nn.py", line 1, in f'

@@ -16,16 +16,38 @@ from hookflow.monitor.journal import MAX_KEPT_ENTRIES, MediaGallery
 from hookflow.monitor.state import RunState
 from hookflow.png import decode_png, encode_png
 from tests.monitor.fake_run import BEGAN, append
-from tests.monitor.shown import NORMAL, Size, check_screens, press, screen_text, settle, shown, visit
+from tests.monitor.shown import (
+    NORMAL,
+    Size,
+    check_screens,
+    press,
+    screen_text,
+    settle,
+    shown,
+    visit,
+)
 
-VERSE = "It was the best of times,\nit was the worst of times.\n\n    indented\n\tby a tab\n数据数据" + "数据" * 40
+VERSE = (
+    "It was the best of times,\nit was the worst of times.\n\n    indented\n\tby a tab\n数据数据"
+    + "数据" * 40
+)
 
 
 def stamped(kind: str, it: int, hook: str = "draw", **fields: Any) -> dict[str, Any]:
-    return {"k": kind, "t": BEGAN + it / 36, "it": it, "ep": it // 98, "name": "sample", "hook": hook, **fields}
+    return {
+        "k": kind,
+        "t": BEGAN + it / 36,
+        "it": it,
+        "ep": it // 98,
+        "name": "sample",
+        "hook": hook,
+        **fields,
+    }
 
 
-def image(it: int, name: str = "rendered/ring", width: int = 24, height: int = 16, caption: str = "") -> dict[str, Any]:
+def image(
+    it: int, name: str = "rendered/ring", width: int = 24, height: int = 16, caption: str = ""
+) -> dict[str, Any]:
     path = f"images/{name}/it{it:08}.png"
     size = {"width": width, "height": height}
     return stamped("image", it, name=name, path=path, caption=caption, figure=False, **size)
@@ -47,14 +69,20 @@ def ring(width: int = 24, height: int = 16) -> NDArray[np.uint8]:
     y, x = (y / height - 0.5) * 2, (x / width - 0.5) * 2
     distance = np.hypot(x, y)
     colours = np.stack([x / 2 + 0.5, y / 2 + 0.5, 1 - distance / 1.5], axis=-1)
-    return np.where(abs(distance - 0.6)[..., None] < 0.25, colours * 255, 12).clip(0, 255).astype(np.uint8)
+    return (
+        np.where(abs(distance - 0.6)[..., None] < 0.25, colours * 255, 12)
+        .clip(0, 255)
+        .astype(np.uint8)
+    )
 
 
 SOLID = np.array([17, 21, 26])  # what lies behind everything
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (33, 64)])
-def test_grey_and_transparent_images_are_shown_before_the_ground(tmp_path: Path, size: tuple[int, int]) -> None:
+def test_grey_and_transparent_images_are_shown_before_the_ground(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
     def seen(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         path = tmp_path / "image.png"
         path.write_bytes(encode_png(pixels))
@@ -66,7 +94,9 @@ def test_grey_and_transparent_images_are_shown_before_the_ground(tmp_path: Path,
     grey, colour = (random.integers(0, 256, (*size, channels), np.uint8) for channels in (1, 3))
     assert (seen(grey) == np.repeat(grey, 3, axis=2)).all()
     assert (seen(colour) == colour).all()
-    opaque, clear = (np.concatenate([colour, np.full((*size, 1), alpha, np.uint8)], axis=2) for alpha in (255, 0))
+    opaque, clear = (
+        np.concatenate([colour, np.full((*size, 1), alpha, np.uint8)], axis=2) for alpha in (255, 0)
+    )
     assert (decode_png(encode_png(opaque)) == opaque).all()
     assert (seen(opaque) == colour).all()
     assert (seen(clear) == SOLID).all()
@@ -78,7 +108,10 @@ def test_what_is_no_image_of_a_run_says_why(tmp_path: Path) -> None:
     for data, why in (
         (b"GIF89a", "cannot be shown: not a PNG file"),
         (whole[:40], "cannot be shown"),
-        (whole.replace(struct.pack(">II", 24, 16), struct.pack(">II", 24, 99)), "the file ends too early"),
+        (
+            whole.replace(struct.pack(">II", 24, 16), struct.pack(">II", 24, 99)),
+            "the file ends too early",
+        ),
         (whole.replace(b"\x08\x02\x00\x00\x00", b"\x08\x02\x00\x00\x01"), "unsupported PNG format"),
     ):
         path.write_bytes(data)
@@ -95,7 +128,9 @@ def colours(image: PixelImage, width: int, height: int) -> list[list[tuple[Any, 
 
 
 def test_an_image_grows_by_a_whole_factor_and_shrinks_to_its_means() -> None:
-    pixels = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]], [[1, 2, 3], [4, 5, 6], [7, 8, 9]]], np.uint8)
+    pixels = np.array(
+        [[[255, 0, 0], [0, 255, 0], [0, 0, 255]], [[1, 2, 3], [4, 5, 6], [7, 8, 9]]], np.uint8
+    )
     cells = colours(PixelImage(pixels), 10, 4)
     assert [len(row) for row in cells] == [9, 9, 9], "three times as large: of 3 × 2 pixels 9 × 6"
     assert cells[0][0] == ((255, 0, 0), (255, 0, 0))
@@ -118,7 +153,9 @@ def test_the_newest_of_each_name_are_kept_and_what_is_logged_at_once_is_one_even
     assert [shown.record["it"] for shown in kept] == list(range(10, MAX_KEPT_ENTRIES + 10))
     assert held.find(0) is None
     held.forget_after(20)
-    assert [shown.record["it"] for shown in held.of(("image", "rendered/ring"))] == list(range(10, 21))
+    assert [shown.record["it"] for shown in held.of(("image", "rendered/ring"))] == list(
+        range(10, 21)
+    )
     assert held.keys == [("image", "rendered/ring")]
     state = RunState()
     for it in (100, 200):
@@ -126,7 +163,9 @@ def test_the_newest_of_each_name_are_kept_and_what_is_logged_at_once_is_one_even
             state.apply(histogram(it, f"layer{k}.weight"))  # type: ignore[arg-type]
         state.apply(image(it))  # type: ignore[arg-type]
     entries = list(state.journal)
-    expected = [(kind, it, more) for it in (100, 200) for kind, more in (("histogram", 19), ("image", 0))]
+    expected = [
+        (kind, it, more) for it in (100, 200) for kind, more in (("histogram", 19), ("image", 0))
+    ]
     assert [(entry.kind, entry.it, entry.more) for entry in entries] == expected
     assert entries[0].text == '"layer0.weight": 9.6k values, -0.3100 … 0.4200, and 19 more'
     assert state.it == 0, "they come late: they do not say how far the run is"
@@ -135,7 +174,14 @@ def test_the_newest_of_each_name_are_kept_and_what_is_logged_at_once_is_one_even
 @pytest.fixture
 def logging(whole: RunDir) -> RunDir:
     """A run that has logged something."""
-    records = [image(100), image(200), image(300, caption="a [bold] ring"), text(300), histogram(100), histogram(300)]
+    records = [
+        image(100),
+        image(200),
+        image(300, caption="a [bold] ring"),
+        text(300),
+        histogram(100),
+        histogram(300),
+    ]
     append(whole, records)
     for record in records[:3]:
         path = whole.path / record["path"]
@@ -152,20 +198,27 @@ def after(run: RunDir, *keys: str, size: Size = NORMAL) -> str:
         await press(app, pilot, "4", *keys)
         await app.workers.wait_for_complete()
         await settle(app, pilot)
-        texts.append("\n".join([screen_text(app), *(notice.message for notice in app._notifications)]))
+        texts.append(
+            "\n".join([screen_text(app), *(notice.message for notice in app._notifications)])
+        )
 
     visit(run, look, size=size)
     return texts[0]
 
 
 @pytest.mark.parametrize(("kind", "keys"), [("text", ["down"]), ("histogram", ["down", "down"])])
-def test_the_page(logging: RunDir, monkeypatch: pytest.MonkeyPatch, kind: str, keys: list[str]) -> None:
-    monkeypatch.setattr(MonitorApp, "_read_sensors_if_due", lambda app: None)  # a header with this memory
+def test_the_page(
+    logging: RunDir, monkeypatch: pytest.MonkeyPatch, kind: str, keys: list[str]
+) -> None:
+    # A header with this memory.
+    monkeypatch.setattr(MonitorApp, "_read_sensors_if_due", lambda app: None)
     check_screens(f"media-{kind}", logging, "4", *keys)
 
 
 def test_a_run_without_media_says_how_to_log_them(whole: RunDir) -> None:
-    assert "run.log_image" in shown(whole, "4", "left_square_bracket", "b", "home", "end", "pagedown", "y")
+    assert "run.log_image" in shown(
+        whole, "4", "left_square_bracket", "b", "home", "end", "pagedown", "y"
+    )
 
 
 def test_keys_go_through_the_items_of_a_name(logging: RunDir) -> None:
@@ -207,7 +260,10 @@ def test_earlier_images_stand_beside_the_chosen_one(logging: RunDir) -> None:
     beside = after(logging, "b", size=(120, 40))
     above_images = [line.replace("│", " ").split() for line in beside.splitlines()]
     assert ["100", "200", "300"] in [words[-3:] for words in above_images]
-    narrow = [line.replace("│", " ").split()[-2:] for line in after(logging, "b", size=NORMAL).splitlines()]
+    narrow = [
+        line.replace("│", " ").split()[-2:]
+        for line in after(logging, "b", size=NORMAL).splitlines()
+    ]
     assert ["200", "300"] in narrow, "there is room for two"
     assert "only images stand beside each other" in after(logging, "down", "b")
 

@@ -1,4 +1,6 @@
-"""The page of metrics: the tree, charts to read values off, the heat of layers, a rerun; each of its keys."""
+"""The page of metrics: the tree, charts to read values off, the heat of layers,
+a rerun; each of its keys.
+"""
 
 import math
 import random
@@ -31,12 +33,16 @@ def explored(whole: RunDir) -> RunDir:
         values: dict[str, float | str] = {}
         for layer in range(LAYERS):
             growth = max(it - 350, 0) / 40 if layer == 5 else 0.0
-            values[f"grad_norm/layers.{layer}"] = 0.02 * (layer + 1) * math.exp(chance.gauss(0, 0.3)) * (1 + growth)
+            values[f"grad_norm/layers.{layer}"] = (
+                0.02 * (layer + 1) * math.exp(chance.gauss(0, 0.3)) * (1 + growth)
+            )
         for layer_name in ("stem", "head"):
             values[f"activation/{layer_name}/mean"] = -it / 1000
             values[f"activation/{layer_name}/std"] = 1.0
         values["temperature"] = "nan" if 300 <= it < 330 else 1 + it / 500
-        records.append({"k": "scalars", "t": BEGAN + it / 36, "it": it, "ep": it // 98, "v": values})
+        records.append(
+            {"k": "scalars", "t": BEGAN + it / 36, "it": it, "ep": it // 98, "v": values}
+        )
     append(whole, records)
     return whole
 
@@ -64,9 +70,14 @@ def reading(text: str) -> str:
     return found[0] if found else ""
 
 
-@pytest.mark.parametrize(("name", "keys"), [("loss", ()), ("heat", ("slash", *"grad", "enter", "z"))])
-def test_the_page(explored: RunDir, monkeypatch: pytest.MonkeyPatch, name: str, keys: Sequence[str]) -> None:
-    monkeypatch.setattr(MonitorApp, "_read_sensors_if_due", lambda app: None)  # a header with this memory
+@pytest.mark.parametrize(
+    ("name", "keys"), [("loss", ()), ("heat", ("slash", *"grad", "enter", "z"))]
+)
+def test_the_page(
+    explored: RunDir, monkeypatch: pytest.MonkeyPatch, name: str, keys: Sequence[str]
+) -> None:
+    # A header with this memory.
+    monkeypatch.setattr(MonitorApp, "_read_sensors_if_due", lambda app: None)
     check_screens(f"metrics-{name}", explored, "3", *keys)
 
 
@@ -99,10 +110,14 @@ def test_the_axis_zooms_and_counts_epochs_and_seconds(explored: RunDir) -> None:
 def test_the_title_says_how_the_chart_is_drawn(explored: RunDir) -> None:
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await press(app, pilot, "3", "s", "l", "L", "O")
-        assert "loss  0.2265  ◇ 0.4475  log  log x  1st to 99th percentile  ema 0.6" in screen_text(app)
+        assert "loss  0.2265  ◇ 0.4475  log  log x  1st to 99th percentile  ema 0.6" in screen_text(
+            app
+        )
         assert re.search(r"it 1 .* it 784", screen_text(app))
         await press(app, pilot, "right_square_bracket", "right_square_bracket")
-        assert "accuracy  ◇ 0.9365  ema 0.6 ─" in screen_text(app), "the scales are those of the loss"
+        assert "accuracy  ◇ 0.9365  ema 0.6 ─" in screen_text(app), (
+            "the scales are those of the loss"
+        )
         await press(app, pilot, "left_square_bracket", "s", "s", "s", "l")
         assert "loss  0.2265  ◇ 0.4475  log x  1st to 99th percentile ─" in screen_text(app)
 
@@ -147,7 +162,9 @@ def test_groups_fold(explored: RunDir) -> None:
 def test_the_filter_opens_groups_and_esc_clears_it(explored: RunDir) -> None:
     assert "metrics: 8 of 16" in after(explored, "slash", *"layers.", "enter")
     assert "layers.7" in after(explored, "slash", *"layers.", "enter", size=WIDE)
-    assert "no metric matches" in after(explored, "slash", *"layers.[2-4]", "enter"), "a glob is of the whole name"
+    assert "no metric matches" in after(explored, "slash", *"layers.[2-4]", "enter"), (
+        "a glob is of the whole name"
+    )
     assert "metrics: 3 of 16" in after(explored, "slash", *"*layers.[2-4]", "enter")
     assert "metrics: 16" in after(explored, "slash", *"layers.", "enter", "escape")
 
@@ -181,15 +198,23 @@ def test_each_kind_of_metric_has_its_own_scale(explored: RunDir) -> None:
         ("activation/*/std", "head"),
     ]
     assert scale_of(rows[:2]).high < 0 < scale_of(rows[2:]).low
-    assert find_metric_kind("grad_norm/layers.0") == find_metric_kind("grad_norm/head") == "grad_norm"
+    assert (
+        find_metric_kind("grad_norm/layers.0") == find_metric_kind("grad_norm/head") == "grad_norm"
+    )
 
 
 def test_a_layer_that_stands_out_is_marked(explored: RunDir) -> None:
-    marked = [line for line in after(explored, "slash", *"grad", "enter", "z").splitlines() if "▲×" in line]
+    marked = [
+        line
+        for line in after(explored, "slash", *"grad", "enter", "z").splitlines()
+        if "▲×" in line
+    ]
     assert len(marked) == 1 and "layers.5" in marked[0]
 
 
-def test_a_rerun_is_asked_for_and_may_be_copied(explored: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rerun_is_asked_for_and_may_be_copied(
+    explored: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[int] = []
 
     def start(run: RunDir, it: int) -> None:
@@ -200,7 +225,9 @@ def test_a_rerun_is_asked_for_and_may_be_copied(explored: RunDir, monkeypatch: p
 
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await press(app, pilot, "3", "left", "R")
-        assert isinstance(app.screen, ChoiceDialog) and "do iteration 777 again?" in screen_text(app)
+        assert isinstance(app.screen, ChoiceDialog) and "do iteration 777 again?" in screen_text(
+            app
+        )
         await press(app, pilot, "enter")
         assert started == [], "the first answer changes nothing"
         await press(app, pilot, "R", "c")

@@ -26,7 +26,18 @@ from hookflow.monitor.widgets.traceback_view import TracebackView, without_headi
 from hookflow.user_code import HOOKFLOW_FOLDER
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import append, make, make_ranks, record
-from tests.monitor.shown import LOW, NORMAL, WIDE, Size, check_screens, press, screen_text, settle, shown, visit
+from tests.monitor.shown import (
+    LOW,
+    NORMAL,
+    WIDE,
+    Size,
+    check_screens,
+    press,
+    screen_text,
+    settle,
+    shown,
+    visit,
+)
 
 TRACEBACK = """Traceback (most recent call last):
   File "/env/lib/site-packages/hookflow/runner/loop.py", line 210, in train
@@ -41,7 +52,12 @@ OSError: no space left
 def failed(tmp_path: Path) -> RunDir:
     """A run that a hook has ended."""
     run = make(tmp_path / "failed", upto=80)
-    where = {"hook": "visual", "point": "after_val_epoch", "type": "OSError", "text": "no space left"}
+    where = {
+        "hook": "visual",
+        "point": "after_val_epoch",
+        "type": "OSError",
+        "text": "no space left",
+    }
     error = record("error", it=500, ep=5, traceback=TRACEBACK, at="/home/me/visual.py:31", **where)
     append(run, [error], [record("end", it=500, ep=5, status="failed", exit=1, reason="OSError")])
     return run
@@ -75,7 +91,9 @@ def test_a_failed_run_shows_the_culprits_frame_and_its_hook(failed: RunDir, size
         assert binding.hook == "visual"
         table = app.page.query_one(HookTable)
         first = table.scroll_offset.y
-        assert first <= table.cursor_row < first + table.size.height - table.header_height, "the cursor is in sight"
+        assert first <= table.cursor_row < first + table.size.height - table.header_height, (
+            "the cursor is in sight"
+        )
 
     visit(failed, look, size=size)
     text = shown(failed, size=size)
@@ -92,8 +110,15 @@ iteration 500, epoch 5
 @pytest.mark.parametrize("size", [LOW, NORMAL, WIDE])
 def test_the_error_that_ended_the_run_is_said_once(tmp_path: Path, size: Size) -> None:
     run = make(tmp_path / "failed", upto=80)
-    where = {"hook": "visual", "point": "after_val_epoch", "type": "OSError", "text": "no space left"}
-    error = record("error", it=500, ep=5, traceback=TRACEBACK + NOTES, at="/home/me/visual.py:31", **where)
+    where = {
+        "hook": "visual",
+        "point": "after_val_epoch",
+        "type": "OSError",
+        "text": "no space left",
+    }
+    error = record(
+        "error", it=500, ep=5, traceback=TRACEBACK + NOTES, at="/home/me/visual.py:31", **where
+    )
     append(run, [error], [record("end", it=500, ep=5, status="failed", exit=1, reason="OSError")])
 
     async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
@@ -133,7 +158,9 @@ def test_the_cursor_is_at_the_hook_in_which_a_run_hangs(going: RunDir) -> None:
         app.store.process = replace(app.store.process, inside={0: (log.id, 40.0)})
         assert app.find_picked_binding() == log
         app.choices.binding_id = 0
-        assert app.find_picked_binding() == app.store.plan.bindings[0], "the user has chosen another one"
+        assert app.find_picked_binding() == app.store.plan.bindings[0], (
+            "the user has chosen another one"
+        )
 
     visit(going, look)
 
@@ -151,13 +178,17 @@ def test_parts_of_the_header_have_room_or_are_left_out() -> None:
     items = [HeaderItem(weight, ("x" * (3 + weight), "")) for weight in range(6)]
     for width in range(9, 60):
         parts = fit_items(items, width)
-        assert count_cells(*parts) < width, "no ellipsis, and a blank before what stands at the right"
+        assert count_cells(*parts) < width, (
+            "no ellipsis, and a blank before what stands at the right"
+        )
         left_out = [item.weight for item in items if item.part not in parts]
         assert left_out == [*range(len(left_out))], "those of least weight"
     assert count_cells(*fit_items(items, 44)) == 43, "all of them"
 
 
-def test_several_ranks_have_rows_and_the_one_that_holds_up_the_others_is_named(tmp_path: Path) -> None:
+def test_several_ranks_have_rows_and_the_one_that_holds_up_the_others_is_named(
+    tmp_path: Path,
+) -> None:
     run = make_ranks(tmp_path / "runs", 2, upto=60, late={1: 0.2})
     assert "2 ranks: ▲ rank 1 keeps the others waiting" in shown(run, size=NORMAL)
     text = shown(run)
@@ -187,7 +218,9 @@ def test_a_run_without_a_record_says_that_it_starts(tmp_path: Path) -> None:
 
 def test_the_help_begins_with_the_keys_of_the_page(whole: RunDir) -> None:
     lines = shown(whole, "question_mark", size=NORMAL).splitlines()
-    page = next(number for number, line in enumerate(lines) if "keys of this page: overview" in line)
+    page = next(
+        number for number, line in enumerate(lines) if "keys of this page: overview" in line
+    )
     assert page < len(lines) / 2
     assert any("the hooks by cost, or by order" in line for line in lines[page:])
 
@@ -207,7 +240,9 @@ def test_escape_clears_the_filter_and_then_leaves(whole: RunDir) -> None:
 
 
 @pytest.mark.parametrize("keys", [("2", "end"), ("2", "o", "end")])
-def test_the_cursor_stays_in_sight_in_a_smaller_terminal(whole: RunDir, keys: tuple[str, ...]) -> None:
+def test_the_cursor_stays_in_sight_in_a_smaller_terminal(
+    whole: RunDir, keys: tuple[str, ...]
+) -> None:
     async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await press(app, pilot, *keys)
         await pilot.resize_terminal(*LOW)
@@ -226,8 +261,12 @@ def test_the_page(whole: RunDir) -> None:
     check_screens("page-overview", whole)
 
 
-def test_a_page_that_loses_its_widgets_shows_nothing_more(going: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the app ends each widget goes in a task of its own, and the app may still come to look at the run."""
+def test_a_page_that_loses_its_widgets_shows_nothing_more(
+    going: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the app ends each widget goes in a task of its own,
+    and the app may still come to look at the run.
+    """
     looked = []
 
     async def look_meanwhile(header: RunHeader) -> None:
@@ -256,12 +295,23 @@ DIAGNOSIS = [
 
 
 @pytest.mark.parametrize("size", [LOW, NORMAL, WIDE])
-def test_what_is_found_of_a_loss_that_is_nan_has_a_line_each_and_is_scrolled(tmp_path: Path, size: Size) -> None:
+def test_what_is_found_of_a_loss_that_is_nan_has_a_line_each_and_is_scrolled(
+    tmp_path: Path, size: Size
+) -> None:
     run = make(tmp_path / "nan", upto=80)
     text = " ".join(DIAGNOSIS)
-    told = {"type": "NonFiniteLossError", "text": text, "traceback": f"NonFiniteLossError: {text}", "at": ""}
+    told = {
+        "type": "NonFiniteLossError",
+        "text": text,
+        "traceback": f"NonFiniteLossError: {text}",
+        "at": "",
+    }
     error = record("error", it=28, ep=3, hook="", point="", **told)
-    append(run, [error], [record("end", it=500, ep=5, status="failed", exit=1, reason="NonFiniteLossError")])
+    append(
+        run,
+        [error],
+        [record("end", it=500, ep=5, status="failed", exit=1, reason="NonFiniteLossError")],
+    )
 
     async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
         view = app.screen.query_one(TracebackView)

@@ -13,7 +13,9 @@ from tests.monitor.shown import press, visit
 from tests.support.limits import LIMIT
 
 
-def test_the_cursor_begins_at_the_run_that_is_watched_and_a_sign_stands_before_it(whole: RunDir) -> None:
+def test_the_cursor_begins_at_the_run_that_is_watched_and_a_sign_stands_before_it(
+    whole: RunDir,
+) -> None:
     newer = whole.path.with_name("20991231-235959-bbbb")
     shutil.copytree(whole.path, newer)
 
@@ -26,7 +28,10 @@ def test_the_cursor_begins_at_the_run_that_is_watched_and_a_sign_stands_before_i
             assert time.monotonic() < deadline, "the runs were never listed"
             await pilot.pause(0.01)
         await pilot.pause()
-        marks = {str(row.value).rpartition("/")[2]: page.table.get_cell(row, "").plain for row in page.table.rows}
+        marks = {
+            str(row.value).rpartition("/")[2]: page.table.get_cell(row, "").plain
+            for row in page.table.rows
+        }
         assert marks == {whole.path.name: WATCHED_MARK, newer.name: " "}
         assert f"#{whole.path.name[-4:]}" in page.text_of_row()
         await press(app, pilot, "p")

@@ -100,7 +100,9 @@ def test_a_rank_that_has_not_written_yet_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 15)])
-def test_the_table_has_a_row_for_each_rank_and_updates_its_cells(tmp_path: Path, size: tuple[int, int]) -> None:
+def test_the_table_has_a_row_for_each_rank_and_updates_its_cells(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
     run = make_ranks(tmp_path / "runs", 4, upto=92, late=LATE)
 
     async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:

@@ -10,7 +10,12 @@ from textual.pilot import Pilot
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.iteration_trace import describe_progress, read_trace, total_by_hook, total_by_phase
+from hookflow.monitor.iteration_trace import (
+    describe_progress,
+    read_trace,
+    total_by_hook,
+    total_by_phase,
+)
 from hookflow.monitor.screens.trace import TotalsTable, TraceScreen
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import INK_STYLES
@@ -35,19 +40,39 @@ SPANS: Sequence[tuple[str, str, float, float]] = [
 """What happens in each traced iteration, in microseconds."""
 
 
-def write_trace(run: RunDir, count: int = 10, *, name: str = "it00000580", first: int = 580, t: float = BEGAN) -> None:
-    """Write a trace of some iterations, and the record of it. Each iteration takes 100 µs more than the one before."""
+def write_trace(
+    run: RunDir, count: int = 10, *, name: str = "it00000580", first: int = 580, t: float = BEGAN
+) -> None:
+    """Write a trace of some iterations, and the record of it.
+
+    Each iteration takes 100 µs more than the one before.
+    """
     events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "args": {"name": "rank 0"}}]
     for number in range(count):
         it, start = first + number, number * 1e6
         whole = ("iteration", "iteration", 0.0, MICROS + 100 * number)
         for label, place, begin, micros in (whole, *SPANS):
             when = {"ts": start + begin, "dur": micros}
-            events.append({"ph": "X", "name": label, "cat": place, **when, "args": {"iteration": it}})
+            events.append(
+                {"ph": "X", "name": label, "cat": place, **when, "args": {"iteration": it}}
+            )
     path = f"traces/{name}.json"
     run.traces.mkdir(exist_ok=True)
     (run.path / path).write_text(json.dumps({"traceEvents": events}))
-    append(run, [{"k": "trace", "t": t, "it": first + count, "ep": 5, "path": path, "first": first, "iters": count}])
+    append(
+        run,
+        [
+            {
+                "k": "trace",
+                "t": t,
+                "it": first + count,
+                "ep": 5,
+                "path": path,
+                "first": first,
+                "iters": count,
+            }
+        ],
+    )
 
 
 LANE_SPANS: Sequence[tuple[str, str, float, float]] = [
@@ -67,20 +92,35 @@ LANE_FIRINGS: Sequence[tuple[str, int, float, float, float]] = [
 
 @pytest.fixture
 def with_lanes(whole: RunDir) -> RunDir:
-    """A finished run with a traced iteration, beside which two hooks are at work: one is waited for."""
+    """A finished run with a traced iteration, beside which two hooks are at work:
+    one is waited for.
+    """
     events: list[dict[str, Any]] = []
     for name, category, begin, micros in (("iteration", "iteration", 0.0, 48_000.0), *LANE_SPANS):
         shown_name = name.removeprefix("wait for ")
         when = {"ts": begin, "dur": micros}
-        events.append({"ph": "X", "name": shown_name, "cat": category, **when, "args": {"iteration": 580}})
+        events.append(
+            {"ph": "X", "name": shown_name, "cat": category, **when, "args": {"iteration": 580}}
+        )
     for name, it, queued, begin, micros in LANE_FIRINGS:
         track = 2 if name == "embed" else 3
         when = {"tid": track, "ts": begin, "dur": micros}
-        events.append({"ph": "X", "name": name, "cat": "p", **when, "args": {"iteration": it, "queued": queued}})
+        events.append(
+            {
+                "ph": "X",
+                "name": name,
+                "cat": "p",
+                **when,
+                "args": {"iteration": it, "queued": queued},
+            }
+        )
     path = "traces/it00000580.json"
     whole.traces.mkdir(exist_ok=True)
     (whole.path / path).write_text(json.dumps({"traceEvents": events}))
-    append(whole, [{"k": "trace", "t": BEGAN, "it": 581, "ep": 5, "path": path, "first": 580, "iters": 1}])
+    append(
+        whole,
+        [{"k": "trace", "t": BEGAN, "it": 581, "ep": 5, "path": path, "first": 580, "iters": 1}],
+    )
     return whole
 
 
@@ -144,7 +184,9 @@ def test_phases_are_without_hooks_and_sum_to_the_iteration(traced: RunDir) -> No
     assert sum(total.micros for total in totals) == pytest.approx(MICROS + 300)
     assert sum(total.share for total in totals) == pytest.approx(1.0)
     assert by_name["data"].share == pytest.approx(1_900 / (MICROS + 450))
-    assert [total.mean for total in totals] == sorted((total.mean for total in totals), reverse=True)
+    assert [total.mean for total in totals] == sorted(
+        (total.mean for total in totals), reverse=True
+    )
 
 
 def test_hooks_are_sorted_by_what_they_took(traced: RunDir) -> None:
@@ -211,7 +253,14 @@ def test_it_says_how_far_a_trace_is_until_it_has_come(going: RunDir) -> None:
     async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await press(app, pilot, "6")
         assert "a trace is requested; the run has not answered yet" in screen_text(app)
-        answer = {"id": "1", "cmd": "trace", "args": ["2"], "ok": True, "note": "iterations 601 to 602", "sent": now}
+        answer = {
+            "id": "1",
+            "cmd": "trace",
+            "args": ["2"],
+            "ok": True,
+            "note": "iterations 601 to 602",
+            "sent": now,
+        }
         append(going, [{**answer, "k": "ack", "it": 600, "ep": 6, "t": now + 1}])
         app.store.poll()
         await press(app, pilot)

@@ -1,4 +1,6 @@
-"""Runs without a screen: plain lines with what the training prints, bars on a terminal, raw lines, the summary."""
+"""Runs without a screen: plain lines with what the training prints, bars on a terminal,
+raw lines, the summary.
+"""
 
 import io
 import json
@@ -54,11 +56,15 @@ def test_why_a_run_did_not_begin_is_left_to_who_has_started_it(tmp_path: Path) -
     assert "no such device" not in plain_lines(run, 2, child_exit=lambda: 2)
 
 
-def test_the_lines_and_the_summary_of_a_whole_run_and_ambiguous_pairs_in_its_plan(whole: RunDir) -> None:
+def test_the_lines_and_the_summary_of_a_whole_run_and_ambiguous_pairs_in_its_plan(
+    whole: RunDir,
+) -> None:
     check_golden("monitor/plain.txt", plain_lines(whole).replace(str(whole.path), "RUN"))
     check_golden("monitor/summary.txt", summed(whole).replace(str(whole.path), "RUN"))
     bindings = (replace(binding, writes=("model",)) for binding in planned().bindings)
-    whole.plan.write_text(json.dumps(replace(planned(), bindings=tuple(bindings), edges=()).to_json()))
+    whole.plan.write_text(
+        json.dumps(replace(planned(), bindings=tuple(bindings), edges=()).to_json())
+    )
     assert re.search(r"plan .* 0 edges  \d+ ambiguous pairs?: hookflow check\n", plain_lines(whole))
 
 
@@ -76,14 +82,24 @@ def test_every_line_can_be_found_and_none_moves_the_cursor(tmp_path: Path) -> No
 
 def test_an_epoch_longer_than_ten_seconds_is_told_of_on_the_way(tmp_path: Path) -> None:
     run = make(tmp_path, upto=0)
-    append(run, *([{**record, "t": record["t"] * 20} for record in records] for records in Training(0.0).records()))
+    append(
+        run,
+        *(
+            [{**record, "t": record["t"] * 20} for record in records]
+            for records in Training(0.0).records()
+        ),
+    )
     assert plain_lines(gone(run)).count(" train ") > 8 * 4
 
 
-def test_before_an_iteration_has_been_timed_no_speed_is_told_but_what_was_printed(tmp_path: Path) -> None:
+def test_before_an_iteration_has_been_timed_no_speed_is_told_but_what_was_printed(
+    tmp_path: Path,
+) -> None:
     run = make(tmp_path, upto=0)
     run.output.write_text("downloading\n")
-    frame = record("frame", BEGAN + plain.PROGRESS_INTERVAL, 0, 0, bi=0, bn=98, phases={"data": 10**9})
+    frame = record(
+        "frame", BEGAN + plain.PROGRESS_INTERVAL, 0, 0, bi=0, bn=98, phases={"data": 10**9}
+    )
     again = {**frame, "t": frame["t"] + plain.PROGRESS_INTERVAL}  # in the same iteration
     append(run, [record("run", BEGAN, 0, 0), frame, again, end(frame["t"], 0, 0)])
     printed, *lines = plain_lines(gone(run)).splitlines()
@@ -93,7 +109,9 @@ def test_before_an_iteration_has_been_timed_no_speed_is_told_but_what_was_printe
 
 @pytest.mark.parametrize("last", [0, 3])
 def test_a_parent_follows_its_child_to_the_last_record(tmp_path: Path, last: int) -> None:
-    """The end of an earlier attempt, which stands in the log from the start, does not end the following."""
+    """The end of an earlier attempt, which stands in the log from the start,
+    does not end the following.
+    """
     run = make(tmp_path)
 
     def ending() -> int:
@@ -103,9 +121,21 @@ def test_a_parent_follows_its_child_to_the_last_record(tmp_path: Path, last: int
     assert plain_lines(run, code=last, child_exit=in_turn(None, ending, last)).count(" end ") == 1
 
 
-def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once(tmp_path: Path) -> None:
+def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once(
+    tmp_path: Path,
+) -> None:
     run = make(tmp_path, upto=30)
-    failed = record("error", 1.8e9, 98, 1, hook="h", point="after_val", type="OSError", text="no", traceback=TRACEBACK)
+    failed = record(
+        "error",
+        1.8e9,
+        98,
+        1,
+        hook="h",
+        point="after_val",
+        type="OSError",
+        text="no",
+        traceback=TRACEBACK,
+    )
 
     def both() -> int:
         """Come between the look at what was printed and the look at the log."""
@@ -115,8 +145,12 @@ def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once
 
     text = plain_lines(run, code=1, child_exit=in_turn(None, 1), interrupts=in_turn(both, 0))
     lines = text.splitlines()
-    assert [line for line in lines if "Traceback (most" in line] == ["output     | Traceback (most recent call last):"]
-    assert lines.index("output     | one") < next(k for k, line in enumerate(lines) if " error " in line)
+    assert [line for line in lines if "Traceback (most" in line] == [
+        "output     | Traceback (most recent call last):"
+    ]
+    assert lines.index("output     | one") < next(
+        k for k, line in enumerate(lines) if " error " in line
+    )
 
 
 def test_of_a_run_that_vanished_the_exit_code_is_one(tmp_path: Path) -> None:
@@ -131,7 +165,9 @@ def test_a_hang_is_told_ever_more_seldom_and_when_it_is_over(tmp_path: Path) -> 
     live = read(run)
     began, watch = live.state.moved, plain.StallWatch(run, live)
     lines = {second: line for second in range(100) if (line := watch.look(began + second))}
-    assert lines == {second: ("stalled", f"no progress for {second} s") for second in (11, 22, 44, 88)}
+    assert lines == {
+        second: ("stalled", f"no progress for {second} s") for second in (11, 22, 44, 88)
+    }
 
     going = Training(began)
     going.t, going.it = began + 100, live.state.it + 1
@@ -176,7 +212,9 @@ def test_lines_come_whole_and_the_last_one_when_all_is_over(tmp_path: Path) -> N
         assert output.read() == ["x" * (READ_CHUNK_BYTES + 1)], "no line is waited for without end"
 
 
-def test_the_output_is_read_from_near_its_end_and_has_the_line_without_an_end(tmp_path: Path) -> None:
+def test_the_output_is_read_from_near_its_end_and_has_the_line_without_an_end(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "output.log"
     path.write_text("".join(f"line {n}\n" for n in range(20_000)) + "50 %")
     output = OutputReader(path, back=33)
@@ -191,8 +229,13 @@ def test_plain_lines_relay_what_was_printed(whole: RunDir) -> None:
     text = plain_lines(whole)
     assert text.startswith("output     | hello from a hook\noutput     |  2/2\n")
     assert "\noutput     | no end\n" in text
-    assert text.count("self.canvas.write(image)") == 1, "a traceback that was printed is not told again"
-    assert 'error      hook "visual" at after_val_epoch, iteration 294, hook switched off: OSError: ' in text
+    assert text.count("self.canvas.write(image)") == 1, (
+        "a traceback that was printed is not told again"
+    )
+    assert (
+        'error      hook "visual" at after_val_epoch, iteration 294, hook switched off: OSError: '
+        in text
+    )
 
 
 def again(run: RunDir) -> None:
@@ -217,7 +260,9 @@ def test_of_a_resumed_run_only_the_newest_attempt_is_told_also_to_its_parent(who
     lines = plain_lines(whole).splitlines()
     assert lines[0] == "14:15:00 resumed    attempt 2"
     assert "resumed from it000784" in lines[1]
-    assert not any(" train  " in line or "printed long ago" in line or "SYNTHETIC" in line for line in lines)
+    assert not any(
+        " train  " in line or "printed long ago" in line or "SYNTHETIC" in line for line in lines
+    )
 
 
 def summed(run: RunDir) -> str:
@@ -255,19 +300,30 @@ def ended(root: Path, status: str, reason: str, **error: Any) -> str:
 def test_a_failed_hook_is_named_with_its_point_its_iteration_and_its_line(tmp_path: Path) -> None:
     at, causes = "/home/somebody/my hooks.py:12", "caused by OSError: gone\nat /home/x.py:3: read()"
     text = "'missing_key'"
-    page = ended(tmp_path, "failed", f"KeyError: {text}", text=text, at=at, causes=causes, action="raise")
-    assert "failed: hook \"boom\" at after_backward, iteration 130: KeyError: 'missing_key'\n" in page
-    assert "  at /home/somebody/my hooks.py:12\n  caused by OSError: gone\n  at /home/x.py:3: read()\n" in page
+    page = ended(
+        tmp_path, "failed", f"KeyError: {text}", text=text, at=at, causes=causes, action="raise"
+    )
+    assert (
+        "failed: hook \"boom\" at after_backward, iteration 130: KeyError: 'missing_key'\n" in page
+    )
+    assert (
+        "  at /home/somebody/my hooks.py:12\n  caused by OSError: gone\n  at /home/x.py:3: read()\n"
+        in page
+    )
     assert "errors 1;" in page, "one mishap is one error"
     assert f"whole tracebacks and what the run printed: {tmp_path}" in page
 
 
-def test_of_an_error_of_many_lines_the_first_is_told_and_none_of_one_that_was_lived_with(tmp_path: Path) -> None:
+def test_of_an_error_of_many_lines_the_first_is_told_and_none_of_one_that_was_lived_with(
+    tmp_path: Path,
+) -> None:
     page = ended(tmp_path / "lived", "failed", "MemoryError: ", text="no", action="ignore")
     assert "failed: MemoryError" in page and "boom" not in page
     text = "half a page of iteration 130\nfollows"
     page = ended(tmp_path, "failed", f"KeyError: {text}", text=text, action="raise")
-    assert "at after_backward: KeyError: half a page of iteration 130 …\n" in page, "its iteration is named once"
+    assert "at after_backward: KeyError: half a page of iteration 130 …\n" in page, (
+        "its iteration is named once"
+    )
     lines = plain_lines(RunDir(tmp_path / "cifar" / "20260921-141320-a3f9"), code=1)
     assert "at after_backward, ends the run: KeyError: half a page of iteration 130 …" in lines
     assert "iterations: KeyError: half a page of iteration 130 …" in lines
@@ -276,7 +332,11 @@ def test_of_an_error_of_many_lines_the_first_is_told_and_none_of_one_that_was_li
 @pytest.mark.parametrize(
     ("status", "reason", "line"),
     [
-        ("finished", "loss has not improved on 0.42 for 5 validations", "  stopped early: loss has not improved on"),
+        (
+            "finished",
+            "loss has not improved on 0.42 for 5 validations",
+            "  stopped early: loss has not improved on",
+        ),
         ("stopped", "stopped by somebody", "  stopped by somebody"),
         ("interrupted", "SIGTERM received", "  interrupted: SIGTERM received"),
     ],
@@ -296,7 +356,9 @@ def lines(state: RunState, width: int) -> str:
 
 
 def stages() -> Iterator[tuple[str, RunState]]:
-    """Yield a run in its training, in its validation, paused, and before anything is known of its pace."""
+    """Yield a run in its training, in its validation, paused,
+    and before anything is known of its pace.
+    """
     yield "train", state_at(92)
     yield "val", state_at(100)
     paused = state_at(93)
@@ -334,7 +396,11 @@ def test_an_epoch_that_is_over_is_whole_until_the_next_begins() -> None:
         return bar
 
     seen = state_at(92)
-    assert (epoch(587, 5, "train").done, epoch(588, 6, "val").done, epoch(589, 6, "train").done) == (97, 98, 1)
+    assert (
+        epoch(587, 5, "train").done,
+        epoch(588, 6, "val").done,
+        epoch(589, 6, "train").done,
+    ) == (97, 98, 1)
     assert epoch(783, 7, "train").done == 97
     seen.apply({"k": "epoch", "t": seen.now, "it": 784, "ep": 8, "seconds": 1.0})
     assert epoch(784, 8, "train") == ProgressBar("epoch 8/8", 98, 98), "none comes after the last"
@@ -372,10 +438,14 @@ def test_on_a_terminal_lines_scroll_above_bars(going: RunDir, terminals: list[Te
     assert "╌" not in shown
     assert not terminal.screen.cursor.hidden
     unstyled = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", terminal.output.decode())
-    assert re.search(r"train      epoch 6/8  iter 588/784  loss \S+  lr \S+$", unstyled, re.MULTILINE)
+    assert re.search(
+        r"train      epoch 6/8  iter 588/784  loss \S+  lr \S+$", unstyled, re.MULTILINE
+    )
 
 
-@pytest.mark.parametrize(("environment", "has_bars"), [({}, True), ({"CI": "1"}, False), ({"TERM": "dumb"}, False)])
+@pytest.mark.parametrize(
+    ("environment", "has_bars"), [({}, True), ({"CI": "1"}, False), ({"TERM": "dumb"}, False)]
+)
 def test_bars_are_for_a_terminal_that_can_show_them_and_a_person(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], has_bars: bool
 ) -> None:
@@ -387,7 +457,11 @@ def test_bars_are_for_a_terminal_that_can_show_them_and_a_person(
 
 @pytest.mark.parametrize("no_colour", ["", "1"])
 def test_without_colour_they_have_none(monkeypatch: pytest.MonkeyPatch, no_colour: str) -> None:
-    for name, value in {"TERM": "xterm-256color", "COLORTERM": "truecolor", "NO_COLOR": no_colour}.items():
+    for name, value in {
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+        "NO_COLOR": no_colour,
+    }.items():
         monkeypatch.setenv(name, value)
     out, seen = Tty(), state_at()
     with LineWriter(out, has_bars=True) as writer:

@@ -1,4 +1,6 @@
-"""Several ranks: their logs are merged, the slow one is named, and nobody is missed, on the screen and in lines."""
+"""Several ranks: their logs are merged, the slow one is named, and nobody is missed,
+on the screen and in lines.
+"""
 
 import io
 from collections.abc import Mapping
@@ -25,7 +27,14 @@ from tests.support.golden_files import check_golden
 from tests.support.plain_output import in_turn, plain_lines
 
 ITERATION = 100_000_000
-SHARES = {"data": 0.1, "forward": 0.3, "backward": 0.4, "optimizer": 0.1, "hooks": 0.05, "other": 0.05}
+SHARES = {
+    "data": 0.1,
+    "forward": 0.3,
+    "backward": 0.4,
+    "optimizer": 0.1,
+    "hooks": 0.05,
+    "other": 0.05,
+}
 MESSAGE, ERROR = record("message", it=5, ep=0), record("error", it=5, ep=0)
 
 
@@ -42,14 +51,32 @@ def begun(world: int, t: float = 0.0, **facts: Any) -> RunState:
     return state
 
 
-def frame(t: float, *, iters: int = 10, it: int | None = None, hooks: Mapping[str, int] | None = None, **extra: float):  # type: ignore[no-untyped-def]
-    """Return one second of iterations of 100 ms; `extra` ms a phase are taken from, or given to, the backward pass."""
+def frame(
+    t: float,
+    *,
+    iters: int = 10,
+    it: int | None = None,
+    hooks: Mapping[str, int] | None = None,
+    **extra: float,
+):  # type: ignore[no-untyped-def]
+    """Return one second of iterations of 100 ms; `extra` ms a phase are taken from, or given to,
+    the backward pass.
+    """
     phases = {name: ITERATION * share for name, share in SHARES.items()}
     for phase, ms in extra.items():
         phases[phase.removeprefix("in_")] += ms * 1e6
         phases["backward"] -= ms * 1e6
-    fired = {name: [iters, iters * ns, ns, ns, [bin_of(ns), iters]] for name, ns in (hooks or {}).items()}
-    place = {"t": t, "it": int(10 * t) if it is None else it, "ep": 0, "stage": "train", "bi": 1, "bn": 10**6}
+    fired = {
+        name: [iters, iters * ns, ns, ns, [bin_of(ns), iters]] for name, ns in (hooks or {}).items()
+    }
+    place = {
+        "t": t,
+        "it": int(10 * t) if it is None else it,
+        "ep": 0,
+        "stage": "train",
+        "bi": 1,
+        "bn": 10**6,
+    }
     times = {"phases": {name: int(ns * iters) for name, ns in phases.items()}, "hooks": fired}
     whole = [iters, iters * ITERATION, ITERATION, ITERATION, [bin_of(ITERATION), iters]]
     return {"k": "frame", **place, "samples": 1, **times, "iters": whole, "cost": 0}
@@ -80,7 +107,11 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_phase_or_hook() -> 
     train(state, range(1, 20), {"hooks": every}, {"hooks": slow, "in_hooks": 11.0})
     assert state.ranks.straggler is not None
     assert (state.ranks.straggler.rank, state.ranks.straggler.reason) == (1, "hook log")
-    assert [format_ranks(ranks) for ranks in ([2], [3, 1], [1, 2, 3, 4])] == ["rank 2", "ranks 1, 3", "ranks 1-4"]
+    assert [format_ranks(ranks) for ranks in ([2], [3, 1], [1, 2, 3, 4])] == [
+        "rank 2",
+        "ranks 1, 3",
+        "ranks 1-4",
+    ]
 
 
 def test_a_straggler_is_told_of_once_stays_for_less_and_goes_when_it_has_caught_up() -> None:
@@ -112,7 +143,12 @@ def test_samples_a_second_are_those_of_all_ranks() -> None:
 def test_no_rank_is_judged_while_nobody_trains_nor_by_the_forward_pass_but_under_fsdp() -> None:
     state = begun(2)
     train(state, range(1, 20), {}, {"data": 18.0})
-    train(state, range(20, 20 + int(2 * WINDOW_SECONDS)), {"iters": 0, "it": 190}, {"iters": 0, "it": 190})
+    train(
+        state,
+        range(20, 20 + int(2 * WINDOW_SECONDS)),
+        {"iters": 0, "it": 190},
+        {"iters": 0, "it": 190},
+    )
     assert state.ranks.straggler is not None
     assert len(texts_of(state)) == 1
     for strategy, found in (("fsdp", 1), ("ddp", None)):
@@ -173,7 +209,9 @@ def test_an_error_of_any_rank_is_seen_at_once_and_the_first_one_is_why_the_run_f
     assert stalled.condition == "stalled"
     assert stalled.sentence.endswith("; failed: rank 2, iteration 5: ValueError: bad label")
     for rank, text in ((0, "connection closed by peer"), (1, "connection closed by peer")):
-        state.apply({**ERROR, "t": 6.0 + rank, "type": "RuntimeError", "text": text, "traceback": ""}, rank)
+        state.apply(
+            {**ERROR, "t": 6.0 + rank, "type": "RuntimeError", "text": text, "traceback": ""}, rank
+        )
     assert state.journal.errors == 2, "of what follows from it, one"
     state.apply(end(8.0, 40, 0, status="interrupted", exit=143, reason="SIGTERM"))  # type: ignore[arg-type]
     ended = assess_health(state, "gone", 9.0)
@@ -190,12 +228,14 @@ def test_a_users_mistake_on_one_machine_is_shown_and_one_on_all_is_rank_0s() -> 
     state = begun(2)
     state.apply(mistake, 1)
     state.apply({**mistake, "t": 1.1, "status": "interrupted", "reason": "SIGTERM"})
-    assert [(entry.source, entry.text, entry.detail) for entry in state.journal if entry.kind == "error"] == [
-        ("rank 1", "no data/ …", "no data/\nhere")
-    ]
+    assert [
+        (entry.source, entry.text, entry.detail) for entry in state.journal if entry.kind == "error"
+    ] == [("rank 1", "no data/ …", "no data/\nhere")]
 
 
-def test_a_new_attempt_forgets_the_old_ones_ranks_but_not_those_that_have_begun_before_rank_0() -> None:
+def test_a_new_attempt_forgets_the_old_ones_ranks_but_not_those_that_have_begun_before_rank_0() -> (
+    None
+):
     state = begun(4)
     train(state, range(1, 20), {}, {}, {"data": 18.0}, {})
     state.apply(run_record(t=100.0, rank=1, world=2), 1)
@@ -237,7 +277,9 @@ def test_a_log_that_comes_late_and_one_that_lags_are_taken_when_they_come(tmp_pa
     assert live.state.ranks.of[2].now > before
 
 
-def test_of_another_ranks_long_log_new_frames_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_another_ranks_long_log_new_frames_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_reader, "RECENT_BYTES", 1 << 16)
     run = make_ranks(tmp_path, 1, upto=0)
     every = {str(b.id): 1_000_000 for b in plan().bindings}
@@ -263,7 +305,10 @@ def test_a_log_of_another_version_is_followed(tmp_path: Path) -> None:
     assert live.state.unreadable == 8
     assert live.state.complaint == 'events.jsonl: record "frame": t: Field required'
     lines = "\n".join(summary(run, live.state, live.plan))
-    assert '8 lines of its logs cannot be read and were passed over (events.jsonl: record "frame": ' in lines
+    assert (
+        '8 lines of its logs cannot be read and were passed over (events.jsonl: record "frame": '
+        in lines
+    )
     assert live.state.ranks.world == 1
 
 
@@ -273,7 +318,9 @@ LATE = {2: 0.2}
 def test_a_stalled_run_names_the_rank_and_the_hook_it_is_stuck_in() -> None:
     state, planned = state_at(world=4), plan()
     ema = next(binding for binding in planned.bindings if binding.hook == "ema")
-    stuck = assess_health(state, "alive", state.now + 60, planned, {0: (-1, 60.0), 2: (ema.id, 60.0)})
+    stuck = assess_health(
+        state, "alive", state.now + 60, planned, {0: (-1, 60.0), 2: (ema.id, 60.0)}
+    )
     assert stuck.sentence == f'rank 2: 60 s inside "ema" at {ema.point}'
     waits = {0: (ema.id + 1, 60.0), 1: (ema.id + 1, 60.0), 2: (ema.id, 60.0)}
     again = assess_health(state, "alive", state.now + 60, planned, waits)
@@ -285,7 +332,13 @@ def test_a_stalled_run_names_the_rank_and_the_hook_it_is_stuck_in() -> None:
 
 def test_plain_lines_tell_of_the_ranks_only_what_matters(tmp_path: Path) -> None:
     run = make_ranks(tmp_path, 4, late=LATE)
-    error = {**ERROR, "t": BEGAN + 21, "action": "ignore", "text": "as told", "traceback": "Trace\nback"}
+    error = {
+        **ERROR,
+        "t": BEGAN + 21,
+        "action": "ignore",
+        "text": "as told",
+        "traceback": "Trace\nback",
+    }
     append(run, [{**MESSAGE, "t": BEGAN + 20, "text": "slow disk"}, error], rank=3)
     check_golden("monitor/plain-ranks.txt", plain_lines(run).replace(str(run.path), "RUN"))
     out = io.StringIO()
@@ -293,9 +346,13 @@ def test_plain_lines_tell_of_the_ranks_only_what_matters(tmp_path: Path) -> None
     assert out.getvalue() == run.events.read_text(), "raw lines are those of rank 0"
 
 
-def test_an_error_of_another_rank_is_printed_though_rank_0_says_nothing_more(tmp_path: Path) -> None:
+def test_an_error_of_another_rank_is_printed_though_rank_0_says_nothing_more(
+    tmp_path: Path,
+) -> None:
     run = make_ranks(tmp_path, 2, upto=60)
     error = {**ERROR, "t": BEGAN + 21, "text": "as told", "traceback": "Trace\nback"}
-    text = plain_lines(run, code=1, child_exit=in_turn(None, lambda: append(run, [error], rank=1), 1))
+    text = plain_lines(
+        run, code=1, child_exit=in_turn(None, lambda: append(run, [error], rank=1), 1)
+    )
     assert "error      rank 1: ends the run: ValueError: as told" in text
     assert "error      | back" in text

@@ -1,4 +1,6 @@
-"""dashboard.toml: keys and colours of the user's own, every mistake with its line; and what every theme must be."""
+"""dashboard.toml: keys and colours of the user's own, every mistake with its line;
+and what every theme must be.
+"""
 
 import re
 from collections.abc import Iterator
@@ -46,7 +48,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_file_is_where_the_standard_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
-    assert path_of({}) == path_of({"XDG_CONFIG_HOME": "relative"}) == Path("/home/ada/.config/hookflow/dashboard.toml")
+    assert (
+        path_of({})
+        == path_of({"XDG_CONFIG_HOME": "relative"})
+        == Path("/home/ada/.config/hookflow/dashboard.toml")
+    )
     assert path_of({"XDG_CONFIG_HOME": "/etc/ada"}) == Path("/etc/ada/hookflow/dashboard.toml")
 
 
@@ -61,18 +67,24 @@ def test_a_file_may_be_missing_or_empty_or_give_a_key_to_actions_of_two_pages(fi
     assert load_settings().path == file
     file.write_text('[keys]\nsmooth = "w"\nlevel = "w"\nfreeze = "w"\n')
     assert load_settings().settings.make_keymap() == {"smooth": "w", "level": "w", "freeze": "w"}
-    file.write_text('keys.level = ["a", "A", "ü", "[", "+", "f12", "ctrl+b", "alt+x", "ctrl+shift+left", "space"]')
+    file.write_text(
+        'keys.level = ["a", "A", "ü", "[", "+", "f12", "ctrl+b", "alt+x", "ctrl+shift+left",'
+        ' "space"]'
+    )
     assert load_settings().settings.make_keymap()["level"].count(",") == 9
 
 
 def test_keys_of_the_user_come_before_those_of_the_table(going: RunDir, file: Path) -> None:
     file.write_text(
-        '[keys]\nfreeze = "M"\nsystem = ["f2", "ctrl+b"]\nhelp = "h"\nleave = []\nsmooth = "w"\nenlarge = "+"\n'
+        '[keys]\nfreeze = "M"\nsystem = ["f2", "ctrl+b"]\nhelp = "h"\nleave = []\nsmooth ='
+        ' "w"\nenlarge = "+"\n'
     )
 
     async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await press(app, pilot, "M")
-        assert app.store.is_frozen and app.preferences.settings.mouse, "not the mouse, whose key it was"
+        assert app.store.is_frozen and app.preferences.settings.mouse, (
+            "not the mouse, whose key it was"
+        )
         await press(app, pilot, "space")
         assert app.store.is_frozen, "that key has no action any more"
         for key in ("f2", "ctrl+b"):
@@ -88,17 +100,28 @@ def test_keys_of_the_user_come_before_those_of_the_table(going: RunDir, file: Pa
         await press(app, pilot, "h")
         assert isinstance(app.page, OverviewScreen), app.screen_stack
         await press(app, pilot, "3", "w")
-        assert isinstance(app.page, MetricsScreen), "the page's own key comes before that of the stacks"
+        assert isinstance(app.page, MetricsScreen), (
+            "the page's own key comes before that of the stacks"
+        )
 
     visit(going, do, preferences=load_settings())
 
 
 MISTAKES = (
-    *('keys = { pauze = "p" }', '[keys]\nsystem = "f99"', 'keys.system = "ctrl+"', '[keys]\nsystem = "question mark"'),
+    *(
+        'keys = { pauze = "p" }',
+        '[keys]\nsystem = "f99"',
+        'keys.system = "ctrl+"',
+        '[keys]\nsystem = "question mark"',
+    ),
     *("[keys]\nsystem = 3", '[keys]\npause = "w"\nfreeze = "w"', '[keyz]\nsystem = "z"', "[keys"),
     *('theme = "lihgt"', 'hidden = ["curve"]'),
     # of the dashboard before this one
-    *('hidden = ["events"]', "lower = 4", '[keys]\nzoom = "f2"\npanel-metrics = "m"\npage-output = "o"'),
+    *(
+        'hidden = ["events"]',
+        "lower = 4",
+        '[keys]\nzoom = "f2"\npanel-metrics = "m"\npage-output = "o"',
+    ),
 )
 
 
@@ -117,7 +140,9 @@ def test_a_mistake_ends_the_command_before_anything_begins(
 ) -> None:
     file.write_text('[keys]\nsystem = "f99"\n')
     monkeypatch.setattr("hookflow.cli.control.has_terminal", lambda: True)
-    done = hookflow_here("watch", whole.id, "--dir", str(whole.path.parent.parent), cwd=tmp_path, code=2)
+    done = hookflow_here(
+        "watch", whole.id, "--dir", str(whole.path.parent.parent), cwd=tmp_path, code=2
+    )
     assert done.stderr.startswith('config/hookflow/dashboard.toml:2:1: there is no key "f99"')
     monkeypatch.setattr("hookflow.cli.run.has_terminal", lambda: True)
     monkeypatch.delenv("CI", raising=False)
@@ -125,7 +150,9 @@ def test_a_mistake_ends_the_command_before_anything_begins(
     assert done.returncode == 2 and not (tmp_path / "new").exists()
 
 
-def test_what_keys_choose_is_remembered_beside_what_the_user_wrote(file: Path, going: RunDir) -> None:
+def test_what_keys_choose_is_remembered_beside_what_the_user_wrote(
+    file: Path, going: RunDir
+) -> None:
     written = '# mine\ntheme = "light"  # by day\n\n[keys]\nsystem = "S"\n'
     file.write_text(written)
     app = visit(going, pressing("T"), preferences=load_settings())
@@ -162,16 +189,51 @@ def test_what_the_overview_hides_is_as_it_was_left(file: Path, going: RunDir) ->
     assert hidden == [(True, False), (True, False), (True, True), (False, False)]
 
 
-READ = ("", "strong", "title", "picked", "good", "warn", "error", "alarm", "badge", "command", "checkpoint", "val")
-APART = (("good", "warn", "error"), ("train", "val", "checkpoint"), ("heat1", "heat2", "heat3", "heat4"))
-APART += (("data", "forward"), ("forward", "backward"), ("backward", "optimizer"), ("optimizer", "hooks"))
+READ = (
+    "",
+    "strong",
+    "title",
+    "picked",
+    "good",
+    "warn",
+    "error",
+    "alarm",
+    "badge",
+    "command",
+    "checkpoint",
+    "val",
+)
+APART = (
+    ("good", "warn", "error"),
+    ("train", "val", "checkpoint"),
+    ("heat1", "heat2", "heat3", "heat4"),
+)
+APART += (
+    ("data", "forward"),
+    ("forward", "backward"),
+    ("backward", "optimizer"),
+    ("optimizer", "hooks"),
+)
 """Meanings that stand beside one another, and that colours are to tell apart."""
 
-# Machado, Oliveira and Fernandes (2009), severity 1: what those without a kind of cones see, in linear RGB.
+# Machado, Oliveira and Fernandes (2009), severity 1: what those without a kind of cones see, in
+# linear RGB.
 BLINDNESS = {
-    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritan": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 WHITE = np.array([0.9505, 1.0, 1.089])
@@ -205,7 +267,11 @@ def contrast(style: Style) -> float:
 def test_text_can_be_read(name: ThemeName) -> None:
     assert THEME_PALETTES[name].inks.keys() == THEME_PALETTES["dark"].inks.keys()
     use(name)
-    weak = {meaning: round(contrast(STYLES[meaning]), 2) for meaning in READ if contrast(STYLES[meaning]) < 4.5}
+    weak = {
+        meaning: round(contrast(STYLES[meaning]), 2)
+        for meaning in READ
+        if contrast(STYLES[meaning]) < 4.5
+    }
     assert not weak
     assert contrast(STYLES["dim"]) >= 3 and STYLES["cursor"].bgcolor != STYLES[""].bgcolor
 
@@ -221,7 +287,9 @@ def test_colours_can_be_told_apart(name: ThemeName, blindness: str) -> None:
             seen[meaning] = lab(np.array(BLINDNESS[blindness]) @ linear(style, ground))
     near = {}
     for first, second in (pair for meanings in APART for pair in combinations(meanings, 2)):
-        if (distance := float(np.linalg.norm(seen[first] - seen[second]))) < (20 if name == "colour-blind" else 12):
+        if (distance := float(np.linalg.norm(seen[first] - seen[second]))) < (
+            20 if name == "colour-blind" else 12
+        ):
             near[first, second] = round(distance, 1)
     assert not near
 
@@ -243,7 +311,9 @@ def test_a_key_goes_to_the_next_theme(going: RunDir) -> None:
             grounds.append((app.preferences.settings.theme, grounds_of(app) & of_themes))
 
     visit(going, do)
-    assert grounds == [(name, {THEME_PALETTES[name].ground}) for name in ("light", "colour-blind", "dark")]
+    assert grounds == [
+        (name, {THEME_PALETTES[name].ground}) for name in ("light", "colour-blind", "dark")
+    ]
 
 
 @pytest.mark.parametrize("page", ["1", "2", "3", "5", "7", "i"])

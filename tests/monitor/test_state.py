@@ -1,4 +1,6 @@
-"""The fold: what the screens say is what the log says, in bounded memory; and whether the run is well."""
+"""The fold: what the screens say is what the log says, in bounded memory;
+and whether the run is well.
+"""
 
 import json
 import math
@@ -16,7 +18,13 @@ from hookflow.events.records import RECORD_KINDS, VERSION
 from hookflow.monitor.durations import WINDOW_SECONDS, CallTiming
 from hookflow.monitor.health import PATIENCE, PATIENCE_AT_FIRST, REMOTE_DELAY, assess_health
 from hookflow.monitor.state import RunState
-from hookflow.monitor.throughput import Throughput, TimeLeft, find_bottleneck, find_costliest_hooks, share
+from hookflow.monitor.throughput import (
+    Throughput,
+    TimeLeft,
+    find_bottleneck,
+    find_costliest_hooks,
+    share,
+)
 from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan, record
 
 
@@ -35,7 +43,15 @@ def folded(log: list[dict[str, Any]]) -> RunState:
 
 
 def validated(it: int, **values: float | str) -> Any:
-    return {"k": "metrics", "t": BEGAN + it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0}
+    return {
+        "k": "metrics",
+        "t": BEGAN + it,
+        "it": it,
+        "ep": it,
+        "split": "val",
+        "v": values,
+        "seconds": 1.0,
+    }
 
 
 def entry(ns: int) -> list[Any]:
@@ -48,12 +64,19 @@ def test_differences_add_up() -> None:
     state = folded(log)
     frames = [record for record in log if record["k"] == "frame"]
     for binding in plan().bindings:
-        fired = [frame["hooks"][str(binding.id)] for frame in frames if str(binding.id) in frame["hooks"]]
+        fired = [
+            frame["hooks"][str(binding.id)] for frame in frames if str(binding.id) in frame["hooks"]
+        ]
         timing = state.first.timing(binding.id)
         assert timing.count == sum(entry[0] for entry in fired)
         assert timing.totals().longest == max(entry[2] for entry in fired)
         assert timing.last == fired[-1][3]
-        assert 0 < timing.totals().percentile(0.5) <= timing.totals().percentile(0.95) <= timing.totals().longest
+        assert (
+            0
+            < timing.totals().percentile(0.5)
+            <= timing.totals().percentile(0.95)
+            <= timing.totals().longest
+        )
 
 
 def test_shares_are_of_the_last_minute_and_no_hook_costs_more_than_all() -> None:
@@ -90,7 +113,9 @@ def test_the_epoch_is_the_one_that_is_worked_on_through_validations_and_pauses()
     assert {epoch for epoch, stage in seen if stage in ("val", "save")} == set(range(1, 9))
     assert state.epoch == 8
     log = records(12.0)
-    training = max(place for place, record in enumerate(log) if record.get("stage") == "train" and record["ep"])
+    training = max(
+        place for place, record in enumerate(log) if record.get("stage") == "train" and record["ep"]
+    )
     state = folded(log[: training + 1])
     before = state.epoch
     assert before == state.ep + 1
@@ -102,7 +127,11 @@ def test_the_epoch_is_the_one_that_is_worked_on_through_validations_and_pauses()
 def test_the_last_minute_stays_on_the_clock_and_forgets_what_was_before() -> None:
     timing = CallTiming()
     timing.add(10.0, 0, [0, 500, 0, 0, [0]])
-    assert (timing.count, timing.total, timing.time_spent(0.0)) == (0, 500, 500), "the time of a trigger that said no"
+    assert (timing.count, timing.total, timing.time_spent(0.0)) == (
+        0,
+        500,
+        500,
+    ), "the time of a trigger that said no"
     for second in range(1000, 1060):
         timing.add(second, second, entry(second))
     timing = CallTiming()
@@ -110,17 +139,26 @@ def test_the_last_minute_stays_on_the_clock_and_forgets_what_was_before() -> Non
         timing.add(second, second, entry(1_000_000 if second < 200 else 20_000_000))
     assert timing.totals().percentile(0.5) == pytest.approx(1e6, rel=0.2)
     assert timing.totals(299 - WINDOW_SECONDS).percentile(0.5) == pytest.approx(20e6, rel=0.2)
-    assert (timing.totals().count, timing.totals(299 - WINDOW_SECONDS).count) == (300, WINDOW_SECONDS)
+    assert (timing.totals().count, timing.totals(299 - WINDOW_SECONDS).count) == (
+        300,
+        WINDOW_SECONDS,
+    )
     for second, ns in ((300, 10**9), (301, 30_000_000), (350, 20_000_000)):
         timing.add(second, second, entry(ns))
         assert timing.totals(second - WINDOW_SECONDS).longest == 10**9
     assert timing.totals(300).longest == 30_000_000, "the longest has left"
-    assert (timing.totals(302).count, timing.totals(302).total, timing.totals(302).longest) == (1, 20e6, 20e6)
+    assert (timing.totals(302).count, timing.totals(302).total, timing.totals(302).longest) == (
+        1,
+        20e6,
+        20e6,
+    )
     assert timing.totals(360).count == 0
 
 
 @pytest.mark.parametrize(
-    ("later", "slower"), [(1.0, False), (1.4, False), (2.0, True), (22.0, True)], ids=["even", "less", "more", "far"]
+    ("later", "slower"),
+    [(1.0, False), (1.4, False), (2.0, True), (22.0, True)],
+    ids=["even", "less", "more", "far"],
 )
 def test_a_hook_that_has_become_slower_says_since_when(later: float, slower: bool) -> None:
     timing, chance = CallTiming(), random.Random(0)
@@ -154,10 +192,16 @@ def test_memory_is_bounded_however_long_the_run() -> None:
 def test_a_loss_that_is_no_number_is_one_warning_and_never_the_best() -> None:
     state = folded(records(1.0, synthetic=False))
     for it in range(10, 14):
-        state.apply({"k": "scalars", "t": BEGAN + it, "it": it, "ep": 0, "v": {"loss": "nan", "lr": "inf"}})
+        state.apply(
+            {"k": "scalars", "t": BEGAN + it, "it": it, "ep": 0, "v": {"loss": "nan", "lr": "inf"}}
+        )
         state.apply({**validated(it, loss="nan", accuracy="inf"), "ep": 0})
     texts = [entry.text for entry in state.journal if entry.kind == "warn"]
-    assert texts == ["loss is NaN at iteration 10", "lr is inf at iteration 10", "accuracy is inf at iteration 10"]
+    assert texts == [
+        "loss is NaN at iteration 10",
+        "lr is inf at iteration 10",
+        "accuracy is inf at iteration 10",
+    ]
     assert state.metrics.best == {}
     assert math.isnan(state.scalars["loss"].last)
     assert all(math.isfinite(value) for _, value in state.scalars["loss"]), "it is not drawn"
@@ -174,7 +218,9 @@ def test_a_resumed_run_walks_its_stretch_again_and_has_the_best_up_to_there() ->
     state.apply(again)
     assert state.it == ITERS_PER_EPOCH < last
     assert max(it for it, _ in state.scalars["loss"]) <= ITERS_PER_EPOCH
-    assert all(it <= ITERS_PER_EPOCH for values in state.metrics.by_name.values() for it, _ in values)
+    assert all(
+        it <= ITERS_PER_EPOCH for values in state.metrics.by_name.values() for it, _ in values
+    )
     assert state.first.timing(0).count == 0
     assert state.elapsed == 0
 
@@ -198,7 +244,9 @@ def test_every_kind_of_record_is_handled_and_a_later_version_is_warned_of() -> N
     assert warning.endswith(f"reads format {VERSION}: what is new in it is not shown")
 
 
-@pytest.mark.parametrize(("modes", "best"), [({"score": "min"}, [1.0]), ({"score": "max"}, [2.0]), ({}, [])])
+@pytest.mark.parametrize(
+    ("modes", "best"), [({"score": "min"}, [1.0]), ({"score": "max"}, [2.0]), ({}, [])]
+)
 def test_a_hook_says_what_is_best_of_a_metric(modes: dict[str, str], best: list[float]) -> None:
     state = RunState()
     state.apply({**records(3.0)[0], "modes": modes})
@@ -210,11 +258,22 @@ def test_a_hook_says_what_is_best_of_a_metric(modes: dict[str, str], best: list[
 def test_a_command_waits_until_the_run_answers_it() -> None:
     log = records(3.0)
     state = folded(log)
-    state.apply_command({"id": "0old", "cmd": "stop", "args": [], "t": BEGAN - 100, "by": "somebody"})
+    state.apply_command(
+        {"id": "0old", "cmd": "stop", "args": [], "t": BEGAN - 100, "by": "somebody"}
+    )
     assert state.pending == []
-    state.apply_command({"id": "0new", "cmd": "checkpoint", "args": [], "t": BEGAN + 3, "by": "somebody"})
+    state.apply_command(
+        {"id": "0new", "cmd": "checkpoint", "args": [], "t": BEGAN + 3, "by": "somebody"}
+    )
     assert [request.cmd for request in state.pending] == ["checkpoint"]
-    answer = {"id": "0new", "cmd": "checkpoint", "args": [], "sent": BEGAN + 3, "ok": True, "note": ""}
+    answer = {
+        "id": "0new",
+        "cmd": "checkpoint",
+        "args": [],
+        "sent": BEGAN + 3,
+        "ok": True,
+        "note": "",
+    }
     state.apply(record("ack", BEGAN + 4, 80, 0, **answer))
     assert state.pending == []
 
@@ -223,7 +282,9 @@ def test_a_throttled_hook_is_noted_and_a_new_attempt_has_what_its_checkpoint_has
     state = folded(records(3.0))
 
     def throttle(every: int, it: int = 80) -> tuple[str, str]:
-        state.apply(record("throttle", BEGAN + 4, it, 0, hook="slow", every=every, why="it took long"))
+        state.apply(
+            record("throttle", BEGAN + 4, it, 0, hook="slow", every=every, why="it took long")
+        )
         entry = list(state.journal)[-1]
         return entry.kind, entry.text
 
@@ -237,13 +298,17 @@ def test_a_throttled_hook_is_noted_and_a_new_attempt_has_what_its_checkpoint_has
     assert not state.throttled
 
 
-def test_the_time_left_counts_what_validation_takes_and_the_bottleneck_names_what_is_waited_for() -> None:
+def test_the_time_left_counts_validation_and_the_bottleneck_names_what_is_waited_for() -> None:
     state = folded(records(20.0))
     pace, left = Throughput.of(state), state.total_iters - state.it
     assert pace.eta is not None
     assert left / pace.iters_per_s < pace.eta < 2 * left / pace.iters_per_s
     for bi in (0, 2):  # a tenth of the validation has taken as long as all before it
-        state.apply(record("frame", state.now + state.active * (bi > 0), state.it, 8, stage="val", bi=bi, bn=20))
+        state.apply(
+            record(
+                "frame", state.now + state.active * (bi > 0), state.it, 8, stage="val", bi=bi, bn=20
+            )
+        )
     assert (Throughput.of(state).eta or 0.0) > 9 * pace.eta
     assert Throughput.of(folded(records(0.3))).left == ""
     for phases, word in (
@@ -259,13 +324,17 @@ def test_the_time_left_counts_what_validation_takes_and_the_bottleneck_names_wha
     assert find_costliest_hooks(state, plan(), Throughput.of(state))[0][0] == "ema"
 
 
-@pytest.mark.parametrize(("etas", "left"), [((20, 44), "20–44 s"), ((420, 840), "7–14 min"), ((8000, 8100), "2.2 h")])
+@pytest.mark.parametrize(
+    ("etas", "left"), [((20, 44), "20–44 s"), ((420, 840), "7–14 min"), ((8000, 8100), "2.2 h")]
+)
 def test_the_time_left_is_a_range(etas: tuple[float, float], left: str) -> None:
     assert str(TimeLeft(etas[0], *etas)) == left
 
 
 def after(frames: int) -> RunState:
-    return folded([record for batch in islice(Training(BEGAN).records(), frames) for record in batch])
+    return folded(
+        [record for batch in islice(Training(BEGAN).records(), frames) for record in batch]
+    )
 
 
 def test_frames_without_progress_are_no_sign_of_life() -> None:
@@ -288,7 +357,8 @@ def test_the_condition_is_what_the_process_and_the_log_say() -> None:
         (fresh, "alive", PATIENCE_AT_FIRST + 1, "stalled"),
         (going, "alive", 1.0, "running"),
         (going, "alive", PATIENCE + 1, "stalled"),
-        (going, "remote", PATIENCE + 60, "running"),  # so long a network file system may show what it was
+        # So long a network file system may show what it was.
+        (going, "remote", PATIENCE + 60, "running"),
         (going, "remote", PATIENCE + REMOTE_DELAY + 1, "stalled"),
         (fresh, "remote", PATIENCE_AT_FIRST + 60, "starting"),
         (paused, "alive", 1000.0, "paused"),

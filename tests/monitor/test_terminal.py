@@ -1,4 +1,6 @@
-"""The dashboard in a real terminal: it paints, and gives the terminal back when it is told to go."""
+"""The dashboard in a real terminal: it paints,
+and gives the terminal back when it is told to go.
+"""
 
 import base64
 import signal
@@ -18,7 +20,9 @@ from tests.support.terminal import Terminal
 def dashboard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
     run = make(tmp_path, upto=100)
     run.sign_process()
-    terminal = Terminal(sys.executable, "-m", "hookflow", "watch", str(run.path), **getattr(request, "param", {}))
+    terminal = Terminal(
+        sys.executable, "-m", "hookflow", "watch", str(run.path), **getattr(request, "param", {})
+    )
     yield terminal
     terminal.close()
 
@@ -28,23 +32,31 @@ def dashboard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Termin
     [({"NO_COLOR": "1"}, signal.SIGTERM), ({"COLORTERM": "truecolor"}, signal.SIGHUP)],
     indirect=["dashboard"],
 )
-def test_a_signal_ends_it_and_the_terminal_is_as_before(dashboard: Terminal, number: signal.Signals) -> None:
+def test_a_signal_ends_it_and_the_terminal_is_as_before(
+    dashboard: Terminal, number: signal.Signals
+) -> None:
     dashboard.wait_for("SYNTHETIC")
     dashboard.wait_for("hooks by cost")
     assert dashboard.output.startswith(b"hookflow watch"), "before anything heavy is imported"
-    assert dashboard.output.index(b"reading runs") < dashboard.output.index(b"\x1b[?1049h"), "a line from the first on"
+    assert dashboard.output.index(b"reading runs") < dashboard.output.index(b"\x1b[?1049h"), (
+        "a line from the first on"
+    )
     dashboard.child.send_signal(number)
     assert dashboard.finish() == 0
     assert dashboard.output.rindex(b"\x1b[?1049l") > dashboard.output.rindex(b"\x1b[?1049h")
     assert dashboard.output.rindex(b"\x1b[?25h") > dashboard.output.rindex(b"\x1b[?25l")
     assert dashboard.mode == dashboard.cooked
-    assert dashboard.output.rindex(b"\x1b[?1003l") > dashboard.output.rindex(b"\x1b[?1003h"), "no mere motion"
+    assert dashboard.output.rindex(b"\x1b[?1003l") > dashboard.output.rindex(b"\x1b[?1003h"), (
+        "no mere motion"
+    )
     assert dashboard.output.rindex(b"\x1b[?1000l") > dashboard.output.rindex(b"\x1b[?1000h")
     assert "the run goes on; watch it:" in dashboard.output.decode()
 
 
 @pytest.mark.parametrize("dashboard", [{"TERM": "xterm"}], indirect=True)
-def test_stopped_it_goes_on_with_as_many_threads_and_gives_the_terminal_back(dashboard: Terminal) -> None:
+def test_stopped_it_goes_on_with_as_many_threads_and_gives_the_terminal_back(
+    dashboard: Terminal,
+) -> None:
     dashboard.wait_for("ema")
     process = psutil.Process(dashboard.child.pid)
     threads = process.num_threads()

@@ -1,4 +1,6 @@
-"""Notifications: what is sent about a run, by whom, and what becomes of a message that does not arrive."""
+"""Notifications: what is sent about a run, by whom,
+and what becomes of a message that does not arrive.
+"""
 
 import http.server
 import json
@@ -42,8 +44,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TOKEN", VALUE)
     (tmp_path / "tell.py").write_text(TELL)
     (tmp_path / "p.toml").write_text(
-        f'extends = "{TOY}"\n[notify]\ncommand = ["{sys.executable}", "tell.py", "${{env:TOKEN}}"]\n'
-        'on = ["end", "failure", "best"]\n[run]\nthreads = 1\n'
+        f'extends = "{TOY}"\n[notify]\ncommand = ["{sys.executable}", "tell.py",'
+        ' "${env:TOKEN}"]\non = ["end", "failure", "best"]\n[run]\nthreads = 1\n'
     )
     return tmp_path
 
@@ -75,11 +77,24 @@ def test_the_command_may_move_the_log_elsewhere(folder: Path) -> None:
         'hooks.last={use="log", every="1ep"}',
         'hooks.log.points=[{at="after_train_iter", every=2}]',
     ]
-    hookflow("run", "p.toml", "--ui=none", *(f"--set={key}" for key in (moves, *more)), cwd=folder, code=0)
+    hookflow(
+        "run",
+        "p.toml",
+        "--ui=none",
+        *(f"--set={key}" for key in (moves, *more)),
+        cwd=folder,
+        code=0,
+    )
     assert not [*folder.glob("runs/*/*/*.jsonl")]
-    records = [json.loads(line) for line in (folder / "logs" / "events.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (folder / "logs" / "events.jsonl").read_text().splitlines()
+    ]
     assert [record["status"] for record in records if record["k"] == "end"] == ["finished"]
-    assert [*logged(RunDir(folder / "logs"), "loss")] == [2, 4, 5], "also the last of five, as without `ignore_last`"
+    assert [*logged(RunDir(folder / "logs"), "loss")] == [
+        2,
+        4,
+        5,
+    ], "also the last of five, as without `ignore_last`"
 
 
 @pytest.mark.parametrize("how", ["--ui=none", "--detach"])
@@ -112,7 +127,9 @@ def test_the_messages_of_a_run(trained: Trained, monkeypatch: pytest.MonkeyPatch
     after = 1000
     clock = SimpleNamespace(time=lambda: time.time() + after, monotonic=time.monotonic)
     monkeypatch.setattr(watching, "time", clock)
-    run.events.write_text("".join(line for line in run.events.read_text().splitlines(True) if '"k":"end"' not in line))
+    run.events.write_text(
+        "".join(line for line in run.events.read_text().splitlines(True) if '"k":"end"' not in line)
+    )
     monkeypatch.setattr(RunDir, "life", lambda self: "alive")
     hanging = RunWatch(run, ["stall"], os.getpid(), 0.0)
     (stall,), over = hanging.look()
@@ -124,7 +141,9 @@ def test_the_messages_of_a_run(trained: Trained, monkeypatch: pytest.MonkeyPatch
 
 def test_an_error_that_a_run_survives_is_sent_whatever_its_text(tmp_path: Path) -> None:
     run = make(tmp_path / "runs", upto=60)
-    survived = record("error", hook="visual", point="after_val", action="ignore", text="ends the run: not at all")
+    survived = record(
+        "error", hook="visual", point="after_val", action="ignore", text="ends the run: not at all"
+    )
     fatal = record("error", hook="clip", point="after_backward", action="raise", text="too large")
     append(run, [survived, fatal])
     watch = RunWatch(run, ["warning"], os.getpid(), BEGAN + 99)
@@ -166,7 +185,9 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
-def test_apprise_sends_and_tries_again(trained: Trained, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_apprise_sends_and_tries_again(
+    trained: Trained, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, section = trained(), {"to": [address], "on": ["end"]}
     Server.refusals = 2
     assert notify_until_end(run, section, os.getpid(), 0.0) == 0
@@ -186,7 +207,9 @@ def test_apprise_sends_and_tries_again(trained: Trained, address: str, capsys: p
     assert not sender.send(Message("end", "t", "x"))
 
 
-def test_a_command_that_fails_is_reported(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_fails_is_reported(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sending, "RETRY_PAUSES", ())
     run = trained()
 
@@ -196,7 +219,9 @@ def test_a_command_that_fails_is_reported(trained: Trained, monkeypatch: pytest.
     code = "import sys; sys.exit('no network')"
     why = f"end was not sent to {sys.executable}: exit code 1: no network"
     assert sent(sys.executable, "-c", code) == [why]
-    assert sent("/nowhere/to/be") == ["end was not sent to /nowhere/to/be: No such file or directory"]
+    assert sent("/nowhere/to/be") == [
+        "end was not sent to /nowhere/to/be: No such file or directory"
+    ]
     monkeypatch.setattr(sending, "COMMAND_TIMEOUT", 0.0)
     (late,) = sent(sys.executable, "-c", "import time; time.sleep(100)")
     assert "it has not ended after 0 s" in late
@@ -211,7 +236,9 @@ open("children", "a").write(f"{child.pid}\\n")
 
 
 @pytest.fixture
-def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[psutil.Process]]]:
+def children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], list[psutil.Process]]]:
     """Return the processes that the commands of a test have started."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "children"
@@ -238,7 +265,9 @@ def test_a_command_that_hangs_is_killed_with_its_children(
     trained: Trained, monkeypatch: pytest.MonkeyPatch, children: Callable[[], list[psutil.Process]]
 ) -> None:
     monkeypatch.setattr(sending, "RETRY_PAUSES", ())
-    sender = MessageSender(NotifySection(command=[sys.executable, "-c", f"{LEAVES}\nchild.wait()"]), trained())
+    sender = MessageSender(
+        NotifySection(command=[sys.executable, "-c", f"{LEAVES}\nchild.wait()"]), trained()
+    )
     wait = subprocess.Popen.wait
 
     def wait_until_begun(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
@@ -250,10 +279,14 @@ def test_a_command_that_hangs_is_killed_with_its_children(
     monkeypatch.setattr(subprocess.Popen, "wait", wait_until_begun)
     (late,) = sender.send(Message("end", "t", "x"))
     assert "has not ended" in late
-    wait_for(lambda: all(not it.is_running() or it.status() == psutil.STATUS_ZOMBIE for it in children()))
+    wait_for(
+        lambda: all(not it.is_running() or it.status() == psutil.STATUS_ZOMBIE for it in children())
+    )
 
 
-def test_what_cannot_be_sent_is_refused_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_sent_is_refused_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("apprise")
     file = tmp_path / "p.toml"
 
@@ -261,7 +294,9 @@ def test_what_cannot_be_sent_is_refused_at_first(tmp_path: Path, monkeypatch: py
         file.write_text(f'extends = "{TOY}"\n[notify]\n{lines}\n')
         return refused("run", file, "--detach")
 
-    assert f'{file}:3:7: "nonsense://x" is no address that apprise knows' in wrong('to = ["nonsense://x"]')
+    assert f'{file}:3:7: "nonsense://x" is no address that apprise knows' in wrong(
+        'to = ["nonsense://x"]'
+    )
     assert f'{file}:3:12: there is no program "./no.sh"' in wrong('command = ["./no.sh"]')
     assert "nothing is sent anywhere" in wrong('on = ["end"]')
     assert 'did you mean "best"?' in wrong('command = ["true"]\non = ["bets"]')

@@ -1,4 +1,6 @@
-"""Conditions: what they mean, and that nothing but what is on the list is ever read, let alone executed."""
+"""Conditions: what they mean, and that nothing but what is on the list is ever read,
+let alone executed.
+"""
 
 import math
 
@@ -9,7 +11,15 @@ from hypothesis import strategies as st
 from hookflow.pipeline.condition import MAX_CONDITION_LENGTH, ConditionError, parse_condition
 from tests.support.golden_files import check_cases
 
-VALUES = {"loss": 2.0, "lr": 0.5, "nan": math.nan, "epoch": 3.0, "iter": 7.0, "train/loss": 9.0, "metrics.loss": 4.0}
+VALUES = {
+    "loss": 2.0,
+    "lr": 0.5,
+    "nan": math.nan,
+    "epoch": 3.0,
+    "iter": 7.0,
+    "train/loss": 9.0,
+    "metrics.loss": 4.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -41,13 +51,29 @@ def test_what_it_means(text: str, holds: bool) -> None:
 
 
 def test_it_names_what_it_looks_at() -> None:
-    condition = parse_condition('loss > 1 and metrics.loss < 2 or value("a b") > epoch + iter + rank + max_iters')
+    condition = parse_condition(
+        'loss > 1 and metrics.loss < 2 or value("a b") > epoch + iter + rank + max_iters'
+    )
     assert condition.names == {"loss", "metrics.loss", "a b"}
 
 
 REFUSED = (
-    *("", "loss > 3 && lr > 1", "!(loss > 3)", "(loss > 3) + 1 > 1", "é > 1 or isnam(loss)", "  eval(loss) > 1"),
-    *("loss > 'high'", "value(loss) > 1", "loss in (1, 2)", "True", "().__class__.__bases__ > 1", "min(*loss, 2) > 1"),
+    *(
+        "",
+        "loss > 3 && lr > 1",
+        "!(loss > 3)",
+        "(loss > 3) + 1 > 1",
+        "é > 1 or isnam(loss)",
+        "  eval(loss) > 1",
+    ),
+    *(
+        "loss > 'high'",
+        "value(loss) > 1",
+        "loss in (1, 2)",
+        "True",
+        "().__class__.__bases__ > 1",
+        "min(*loss, 2) > 1",
+    ),
 )
 
 
@@ -61,7 +87,8 @@ def test_what_is_refused_is_named_with_its_column() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["(" * 250 + "1" + ")" * 250, "1 > \0", "loss > 1 " + "and loss > 1 " * MAX_CONDITION_LENGTH]
+    "text",
+    ["(" * 250 + "1" + ")" * 250, "1 > \0", "loss > 1 " + "and loss > 1 " * MAX_CONDITION_LENGTH],
 )
 def test_too_much_is_refused_too(text: str) -> None:
     with pytest.raises(ConditionError):

@@ -1,4 +1,6 @@
-"""How a user's mistake is shown: place, line, hint; also where a file or `--set` holds just anything."""
+"""How a user's mistake is shown: place, line, hint;
+also where a file or `--set` holds just anything.
+"""
 
 import os
 import random
@@ -36,7 +38,10 @@ def test_a_problem_shows_the_line_that_the_user_wrote(tmp_path: Path) -> None:
     assert str(Problem("beyond", Where(place, 9))) == f"{place}:9: beyond"
     assert str(Problem("nowhere", Where("gone.toml", 1))) == "gone.toml:1: nowhere"
     assert str(Problem("no place")) == "no place"
-    assert str(Problem("a\x1b[31mb\nc", Where("--set x=\x1b[2J"), "try \x07")) == "--set x=·[2J: a·[31mb\nc\n    try ·"
+    assert (
+        str(Problem("a\x1b[31mb\nc", Where("--set x=\x1b[2J"), "try \x07"))
+        == "--set x=·[2J: a·[31mb\nc\n    try ·"
+    )
     assert Problem("bad", Where("p.toml", 1), "mend it").show(colour=True).count("\x1b[0m") == 2
     assert UserError([Problem("a"), Problem("b")]).show() == "a\nb\n2 problems"
     assert UserError(Problem("bad", Where("p.toml", 2, 5), "mend it")).to_json() == [
@@ -74,7 +79,9 @@ def test_a_long_line_is_cut_around_the_place(column: int) -> None:
         assert excerpt.text[excerpt.indent] == line[column - 1]
 
 
-def test_the_nearest_name_is_found_whatever_its_case_and_where_none_is_near_all_are_listed() -> None:
+def test_the_nearest_name_is_found_whatever_its_case_and_where_none_is_near_all_are_listed() -> (
+    None
+):
     assert nearest("ema", ["EMA", "swa"]) == 'did you mean "EMA"?'
     assert nearest("xyz", ["EMA", "swa"]) == ""
     assert nearest_or_all("ema", ["EMA", "swa"], "it has") == 'did you mean "EMA"?'
@@ -83,7 +90,9 @@ def test_the_nearest_name_is_found_whatever_its_case_and_where_none_is_near_all_
 
 
 @given(st.lists(st.text(), max_size=4), st.integers(2, 30))
-def test_wrapped_lines_keep_every_character_within_their_width(texts: list[str], width: int) -> None:
+def test_wrapped_lines_keep_every_character_within_their_width(
+    texts: list[str], width: int
+) -> None:
     phrases = [make_printable(text) for text in texts]
     for lines in (wrapped(" ".join(phrases), width), wrapped_phrases(phrases, width)):
         assert all(cell_len(line) <= width for line in lines)
@@ -94,12 +103,17 @@ def test_of_what_pytorch_raises_the_line_that_called_it_is_named() -> None:
     """Also of a worker of a loader: its traceback comes as a text, a note of the exception."""
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
         torch.nn.Linear(2, 2)(torch.ones(1, 3))  # here
-    file, _, line = find_innermost_line("".join(traceback.format_exception(caught.value))).rpartition(":")
+    file, _, line = find_innermost_line(
+        "".join(traceback.format_exception(caught.value))
+    ).rpartition(":")
     assert file == __file__
     assert Path(file).read_text().splitlines()[int(line) - 1].endswith("# here")
-    outer = 'Traceback\n  File "/x/lib/python3.11/site-packages/torch/utils.py", line 3, in reraise\n'
+    outer = (
+        'Traceback\n  File "/x/lib/python3.11/site-packages/torch/utils.py", line 3, in reraise\n'
+    )
     worker = (
-        'WorkerError: worker 0: no\nOriginal Traceback:\n  File "/home/me/data.py", line 9, in __getitem__\n    no\n'
+        'WorkerError: worker 0: no\nOriginal Traceback:\n  File "/home/me/data.py", line 9, in'
+        " __getitem__\n    no\n"
     )
     assert find_innermost_line(outer + worker) == "/home/me/data.py:9"
     assert find_innermost_line(outer) == "/x/lib/python3.11/site-packages/torch/utils.py:3", (
@@ -127,7 +141,9 @@ class OddError(Exception):
         (OSError("a"), None, ["OSError: a", "while handling LookupError: c"]),
     ],
 )
-def test_an_exception_is_explained_by_its_causes(outer: Exception, cause: Exception | None, wanted: list[str]) -> None:
+def test_an_exception_is_explained_by_its_causes(
+    outer: Exception, cause: Exception | None, wanted: list[str]
+) -> None:
     try:
         try:
             raise LookupError("c")
@@ -149,9 +165,22 @@ TO_NOWHERE = "[data.train.args]\n" + "".join(f'a{k} = "${{nowhere{k}}}"\n' for k
 LIST, ITEM = "${data.train.args.a}", "${data.train.args.a.0}!"
 MANY = f"[data.train.args]\na = {[0] * 1_000}\nb = {[LIST] * 20}\nc = {[ITEM] * 20}\n"
 TOO_MUCH = 10_000
-"""Characters and entries that references may put in their places here, where a million would take seconds."""
+"""Characters and entries that references may put in their places here,
+where a million would take seconds.
+"""
 MADE_UP = ["[[x]]\n", "x = \n", '"', "= 1\n", "[run]\n", "a.b.c = 1\n", "\x00", "\udcff"]
-VALUES = ["{}", "[]", '""', "-1", "true", "1e400", '"${run}"', '"${env:HOME}"', "[[[1]]]", "1979-05-27"]
+VALUES = [
+    "{}",
+    "[]",
+    '""',
+    "-1",
+    "true",
+    "1e400",
+    '"${run}"',
+    '"${env:HOME}"',
+    "[[[1]]]",
+    "1979-05-27",
+]
 SECONDS = 10
 
 
@@ -173,7 +202,10 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
     [
         (BASE.replace("= 1", f"= {NINES}"), ":3: this is not TOML: an integer has too many digits"),
         (BASE.replace("= 1", f"= {EFS}"), ":3:1: run.max_epochs: the integer has too many digits"),
-        (f'{BASE}[hooks.log]\nuse = "log"\nevery = "{NINES}it"', "every: a text of 5,002 characters is no amount"),
+        (
+            f'{BASE}[hooks.log]\nuse = "log"\nevery = "{NINES}it"',
+            "every: a text of 5,002 characters is no amount",
+        ),
         (BASE.replace("circle:Net", "circle:N\\u0000et"), 'there is no "N·et"'),
         (f'extends = "a\\u0000.toml"\n{BASE}', "extends must be the name of a file"),
         (f'extends = "{LONG}.toml"\n{BASE}', "cannot be read: File name too long"),
@@ -187,7 +219,9 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
     ],
     ids=range(13),
 )
-def test_what_is_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+def test_what_is_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
     if text.endswith(MANY):
         monkeypatch.setattr(references, "MOST_MADE", TOO_MUCH)
     (tmp_path / "itself.py").symlink_to("itself.py")
@@ -210,7 +244,9 @@ def test_so_it_is_on_the_command_line_and_in_a_base(tmp_path: Path) -> None:
     assert told(path).startswith(f'{path}:1:1: the file "{base}" is longer than 1 MB')
 
 
-def test_what_could_not_be_read_back_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_read_back_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "p.toml"
     path.write_text(f"{BASE}[data.train.args]\na = {[1] * 2_000}\n")
     loaded = load(path)
@@ -236,7 +272,9 @@ def mutated(text: str, chance: random.Random) -> str:
                 lines[k] = chance.choice(MADE_UP)
             case 3:
                 at = chance.randrange(len(lines[k]))
-                lines[k] = lines[k][:at] + chance.choice("[]{}=\"'.$\\,0-e\n\t") + lines[k][at + 1 :]
+                lines[k] = (
+                    lines[k][:at] + chance.choice("[]{}=\"'.$\\,0-e\n\t") + lines[k][at + 1 :]
+                )
             case _:
                 value = chance.choice(VALUES)
                 lines[k] = f"{lines[k].partition('=')[0].strip() or 'x'} = {value}\n"
@@ -245,17 +283,25 @@ def mutated(text: str, chance: random.Random) -> str:
 
 
 KEYS = (
-    "run", "run.max_epochs", "run.seed", "model", "model.args", "data", "hooks", "hooks.clip", "hooks.clip.use",
-    "hooks.clip.points", "hooks.new", "hooks.clip.args.max_norm", "points.after_x", "extends", "", ".", "a..b",
+    "run", "run.max_epochs", "run.seed", "model", "model.args", "data", "hooks", "hooks.clip",
+    "hooks.clip.use",
+    "hooks.clip.points", "hooks.new", "hooks.clip.args.max_norm", "points.after_x", "extends", "",
+    ".", "a..b",
 )  # fmt: skip
 
 
 def override(chance: random.Random) -> str:
     """Return a `--set` with something odd in it: its key, its value, or what parts them."""
-    value = chance.choice([*VALUES, NINES, EFS, "[[", "{a=", "'", '"${model}"', "{use='log'}", "['after_val']", "\0"])
+    value = chance.choice(
+        [*VALUES, NINES, EFS, "[[", "{a=", "'", '"${model}"', "{use='log'}", "['after_val']", "\0"]
+    )
     text = f"{chance.choice(KEYS)}{chance.choice(['=', '=', '=', ' = ', '', '=='])}{value}"
     at = chance.randrange(len(text) + 1)
-    return text[:at] + chance.choice(["", "", "", "\0", "\n", "\udcff", "[", '"', ".", "="]) + text[at:]
+    return (
+        text[:at]
+        + chance.choice(["", "", "", "\0", "\n", "\udcff", "[", '"', ".", "="])
+        + text[at:]
+    )
 
 
 @seeds(150)
@@ -267,7 +313,9 @@ def test_a_mutated_hook_file_or_pipeline_or_override(tmp_path: Path, seeds: rang
     for seed in seeds:
         chance = random.Random(seed)
         texts = [source, toy]
-        overrides = [override(chance) for _ in range(chance.randrange(1, 4))] if seed % 3 == 2 else []
+        overrides = (
+            [override(chance) for _ in range(chance.randrange(1, 4))] if seed % 3 == 2 else []
+        )
         if seed % 3 < 2:
             texts[seed % 3] = mutated(texts[seed % 3], chance)
         for file, text in zip((hooks, path), texts, strict=True):

@@ -1,4 +1,6 @@
-"""What `extends` and `use` name: what is merged and where each key is from; what is found, and what was meant."""
+"""What `extends` and `use` name: what is merged and where each key is from; what is found,
+and what was meant.
+"""
 
 import re
 import sys
@@ -67,15 +69,26 @@ ON_BASE = 'extends = "../shared/base.toml"\n'
 
 def test_tables_are_merged_and_anything_else_is_replaced(built_on: Load) -> None:
     child = '[run]\nname = "child"\ndefault_hooks = false\n[hooks.log]\npoints = ["after_val"]\n'
-    child += '[model]\nuse = "./../shared/net.py:Net"\nargs.width = 8\n[optimizer]\nuse = "torch.optim:Adam"\n'
+    child += (
+        '[model]\nuse = "./../shared/net.py:Net"\nargs.width = 8\n[optimizer]\nuse ='
+        ' "torch.optim:Adam"\n'
+    )
     child += '[hooks.new]\nuse = "log"\n[hooks.ema]\nuse = "log"\n[hooks.clip]\nuse = "grad_clip"\n'
     loaded = built_on(ON_BASE + child)
     pipeline = loaded.pipeline
     assert (pipeline.run.name, pipeline.run.max_epochs) == ("child", 2)
     assert pipeline.model.args == {"width": 8, "depth": 2}, "the same file by another way"
     assert pipeline.hooks["log"].points == ["after_val"]
-    assert list(pipeline.hooks) == ["clip", "ema", "log", "new"], "the base's hooks first, in its order"
-    assert (pipeline.optimizer.args, pipeline.hooks["ema"].after) == ({}, []), "what uses another thing is replaced"
+    assert list(pipeline.hooks) == [
+        "clip",
+        "ema",
+        "log",
+        "new",
+    ], "the base's hooks first, in its order"
+    assert (pipeline.optimizer.args, pipeline.hooks["ema"].after) == (
+        {},
+        [],
+    ), "what uses another thing is replaced"
     assert pipeline.hooks["clip"].args == {"max_norm": 1.0}, "what uses the same is merged"
     written = dump(loaded.public)
     assert "extends" not in written
@@ -87,9 +100,15 @@ def test_a_base_of_a_base_and_a_link_on_the_way(built_on: Load, tmp_path: Path) 
     loaded = built_on('extends = "far/middle.toml"', **{"own/far/middle.toml": middle})
     assert loaded.pipeline.run.seed == 3
     run = built_on(ON_BASE + "[run]\nmax_iters = 100\n").pipeline.run
-    assert (run.max_epochs, run.max_iters) == (None, 100), "the length of the child takes the place of the base's"
+    assert (run.max_epochs, run.max_iters) == (
+        None,
+        100,
+    ), "the length of the child takes the place of the base's"
     assert built_on(ON_BASE + "[run]\nmax_iters = 100\n", **BARE).pipeline.run.val_every == "2ep"
-    assert built_on(ON_BASE + "[run]\nmax_iters = 9\nval_every = 3\n", **BARE).pipeline.run.val_every == 3
+    assert (
+        built_on(ON_BASE + "[run]\nmax_iters = 9\nval_every = 3\n", **BARE).pipeline.run.val_every
+        == 3
+    )
     assert loaded.pipeline.model.use == "far/../../shared/net.py:Net"
     assert loaded.places.of("model.args.depth") == Where("own/far/middle.toml", 5, 1)
     assert loaded.places.of("model.args.width") == Where("shared/base.toml", 7, 10)
@@ -101,7 +120,8 @@ def test_a_base_of_a_base_and_a_link_on_the_way(built_on: Load, tmp_path: Path) 
 
 def test_every_key_keeps_where_it_came_from(built_on: Load) -> None:
     loaded = built_on(
-        ON_BASE + "[run]\nseed = 1\n[hooks.ema]\nargs.decay = 0.5\nafter = []\n[hooks.new]\nuse = 'log'\n",
+        ON_BASE
+        + "[run]\nseed = 1\n[hooks.ema]\nargs.decay = 0.5\nafter = []\n[hooks.new]\nuse = 'log'\n",
         "hooks.ema.args.every=3",
     )
     base, child = "shared/base.toml", "own/child.toml"
@@ -124,21 +144,47 @@ def test_every_key_keeps_where_it_came_from(built_on: Load) -> None:
 @pytest.mark.parametrize(
     ("child", "override", "wrong"),
     [
-        (ON_BASE, "extends=x.toml", r"--set extends=x\.toml: extends cannot be set from the command line"),
-        ('extends = "../shared"', "run.seed=1", r'own/child.toml:1:1: the file "shared" cannot be read: Is a dir'),
-        ('extends = "b.toml"', "run.seed=1", r'own/b.toml:7:10: \$\{task.x\}: the pipeline sets no key "task.x"'),
+        (
+            ON_BASE,
+            "extends=x.toml",
+            r"--set extends=x\.toml: extends cannot be set from the command line",
+        ),
+        (
+            'extends = "../shared"',
+            "run.seed=1",
+            r'own/child.toml:1:1: the file "shared" cannot be read: Is a dir',
+        ),
+        (
+            'extends = "b.toml"',
+            "run.seed=1",
+            r'own/b.toml:7:10: \$\{task.x\}: the pipeline sets no key "task.x"',
+        ),
     ],
 )
-def test_what_cannot_be_built_on_is_refused_at_its_place(built_on: Load, child: str, override: str, wrong: str) -> None:
+def test_what_cannot_be_built_on_is_refused_at_its_place(
+    built_on: Load, child: str, override: str, wrong: str
+) -> None:
     with pytest.raises(UserError, match=wrong):
-        built_on(child, override, **{"own/b.toml": BASE.replace("width = 4", 'width = "${task.x}"')})
+        built_on(
+            child, override, **{"own/b.toml": BASE.replace("width = 4", 'width = "${task.x}"')}
+        )
 
 
-def test_a_base_may_refer_to_what_only_the_child_says(built_on: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_may_refer_to_what_only_the_child_says(
+    built_on: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOOKFLOW_EVERY", "7")
-    base = BASE.replace("args = { width = 4, depth = 2 }", 'args = { width = "${task.args.width}" }')
-    base += 'every = "${env:HOOKFLOW_EVERY}"\n[points.after_grow]\nfollows = "${run.dir}"\nabout = "${run.name} grew"\n'
-    child = 'extends = "b.toml"\n[run]\nname = "child"\ndir = "after_val"\n[task]\nuse = "t:T"\nargs = { width = 3 }\n'
+    base = BASE.replace(
+        "args = { width = 4, depth = 2 }", 'args = { width = "${task.args.width}" }'
+    )
+    base += (
+        'every = "${env:HOOKFLOW_EVERY}"\n[points.after_grow]\nfollows = "${run.dir}"\nabout ='
+        ' "${run.name} grew"\n'
+    )
+    child = (
+        'extends = "b.toml"\n[run]\nname = "child"\ndir = "after_val"\n[task]\nuse = "t:T"\nargs ='
+        " { width = 3 }\n"
+    )
     pipeline = built_on(child, **{"own/b.toml": base}).pipeline
     assert pipeline.model.args == {"width": 3}
     assert str(pipeline.hooks["log"].every) == "7"
@@ -177,7 +223,10 @@ modules = ["layer*", "type:Conv2d"]
 
 
 def test_every_file_of_a_base_is_found_from_the_child(built_on: Load) -> None:
-    base = BASE.replace('[model]\nuse = "./net.py:Net"\nargs = { width = 4, depth = 2 }\n', "") + EVERY_FILE
+    base = (
+        BASE.replace('[model]\nuse = "./net.py:Net"\nargs = { width = 4, depth = 2 }\n', "")
+        + EVERY_FILE
+    )
     recorded = dump(built_on(ON_BASE, **{"shared/base.toml": base}).public)
     named = re.findall(r'"[^"]*\.(?:py|pt)[^"]*"', recorded)
     outside = [name for name in named if not name.startswith('"../shared/')]
@@ -185,12 +234,18 @@ def test_every_file_of_a_base_is_found_from_the_child(built_on: Load) -> None:
 
 
 def test_every_key_that_speaks_of_a_file_beside_the_pipeline_has_its_form() -> None:
-    keys = [key for key in all_keys() if re.search(r"\.py|\.pt|pipeline's own folder", repr(find_key(key)))]
+    keys = [
+        key
+        for key in all_keys()
+        if re.search(r"\.py|\.pt|pipeline's own folder", repr(find_key(key)))
+    ]
     assert len(keys) > 20
     for key in keys:
         file = "w.pt" if "weights" in key else "./a.py:A"
         assert re.match(file_form(tuple(key.split("."))), file), key
-    assert not any(re.match(file_form(key), "") for key in (("run", "name"), ("model", "args", "use")))
+    assert not any(
+        re.match(file_form(key), "") for key in (("run", "name"), ("model", "args", "use"))
+    )
 
 
 HERE = Where("p.toml", 3)
@@ -215,12 +270,14 @@ def test_a_name_of_each_form_is_found(tmp_path: Path) -> None:
     assert resolve_use("pathlib:Path", tmp_path, None) is Path
     assert resolve_use("builtins:print", tmp_path, None) is print
     assert resolve_use("./mine.py:A.B", tmp_path, None).__qualname__ == "A.B"
-    assert resolve_use("../mine.py:A", tmp_path / "sub", None) is resolve_use("./mine.py:A", tmp_path, None), (
-        "imported once"
-    )
+    assert resolve_use("../mine.py:A", tmp_path / "sub", None) is resolve_use(
+        "./mine.py:A", tmp_path, None
+    ), "imported once"
 
 
-def test_a_folder_without_init_within_a_package_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_init_within_a_package_is_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "whole_package" / "models" / "net.py"
     file.parent.mkdir(parents=True)
     (tmp_path / "whole_package" / "__init__.py").touch()
@@ -231,11 +288,17 @@ def test_a_folder_without_init_within_a_package_is_looked_into(tmp_path: Path, m
 
 
 def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
-    """Two pipelines have neighbours of one name; each gets its own, and both files of a folder the same."""
+    """Two pipelines have neighbours of one name; each gets its own,
+    and both files of a folder the same.
+    """
     for folder in ("one", "two"):
         (tmp_path / folder / "parts").mkdir(parents=True)
-        (tmp_path / folder / "json.py").write_text("raise AssertionError('it takes the place of an installed module')")
-        (tmp_path / folder / "neighbour.py").write_text(f"NAME = {folder!r}\nimport json\nclass Net: pass\n")
+        (tmp_path / folder / "json.py").write_text(
+            "raise AssertionError('it takes the place of an installed module')"
+        )
+        (tmp_path / folder / "neighbour.py").write_text(
+            f"NAME = {folder!r}\nimport json\nclass Net: pass\n"
+        )
         (tmp_path / folder / "parts" / "__init__.py").write_text("")
         (tmp_path / folder / "parts" / "head.py").write_text(f"NAME = {folder!r}\n")
         for name in ("first", "second"):
@@ -254,7 +317,11 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     assert referred("./first.py:neighbour.NAME", "two") == "two"
     assert referred("./second.py:Net", "two") is referred("./first.py:Net", "two")
     assert referred("./second.py:Net", "one") is referred("./first.py:Net", "one")
-    assert sys.path == [*path, str(tmp_path / "one"), str(tmp_path / "two")], "found last from now on"
+    assert sys.path == [
+        *path,
+        str(tmp_path / "one"),
+        str(tmp_path / "two"),
+    ], "found last from now on"
 
 
 MISSING = (
@@ -270,7 +337,10 @@ MISSING = (
 
 def test_what_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "my_mod.py").write_text("class Mine: ...\ndef yours(run): ...\ndef _own(): ...\n")
-    check_cases("use-mistakes.txt", {use: [failure(use, tmp_path).replace(f"{tmp_path}/", "")] for use in MISSING})
+    check_cases(
+        "use-mistakes.txt",
+        {use: [failure(use, tmp_path).replace(f"{tmp_path}/", "")] for use in MISSING},
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,7 +348,11 @@ def test_what_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> None:
     [
         ("a = 1\nb = c\n", "NameError: name 'c' is not defined", "2: b = c"),
         ("a = 1\n\nb = (\n", "SyntaxError: '(' was never closed", "3: b = ("),
-        ("import no_such_package\n", "ModuleNotFoundError: No module named 'no_such_package'", "1: import no_such"),
+        (
+            "import no_such_package\n",
+            "ModuleNotFoundError: No module named 'no_such_package'",
+            "1: import no_such",
+        ),
         ("import sys\nsys.exit(3)\n", "SystemExit: 3", "2: sys.exit(3)"),
     ],
 )
@@ -292,11 +366,15 @@ def test_a_file_that_raises_is_told_with_its_own_line(
         assert re.search(rf"at .*mine\.py:{re.escape(line)}", printed)
     (tmp_path / "mine.py").rename(tmp_path / "broken_here.py")
     monkeypatch.syspath_prepend(tmp_path)
-    assert f'"broken_here" cannot be imported: {message}' in failure("broken_here:X"), "nor is it said to be missing"
+    assert f'"broken_here" cannot be imported: {message}' in failure("broken_here:X"), (
+        "nor is it said to be missing"
+    )
 
 
 def test_a_failed_import_is_shown_once_for_all_places_that_need_it(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("late = ImportError('install x')\nlate.add_note('or y')\nraise late\n")
+    (tmp_path / "mine.py").write_text(
+        "late = ImportError('install x')\nlate.add_note('or y')\nraise late\n"
+    )
     problems = []
     for line in (3, 5, 7):
         with pytest.raises(UserError) as caught:
@@ -304,7 +382,10 @@ def test_a_failed_import_is_shown_once_for_all_places_that_need_it(tmp_path: Pat
         problems += UserError(caught.value.problems).problems
     hint = f"or y\n    at {tmp_path}/mine.py:3: raise late"
     shown = UserError([*problems, Problem("other"), Problem("other")])
-    assert str(shown) == f'p.toml:3: "./mine.py" cannot be imported: ImportError: install x\n    {hint}\nother\nother'
+    assert (
+        str(shown) == 'p.toml:3: "./mine.py" cannot be imported: ImportError: install x\n   '
+        f" {hint}\nother\nother"
+    )
     assert shown.to_json()[0]["hint"] == hint
 
 
@@ -323,13 +404,25 @@ def refused_merge(built_on: Load, child: str, **files: str) -> Problem:
     return problem
 
 
-LOADER = '[data.train]\nuse = "../data.py:batches"\nloader = { batch_size = 4, shuffle = true, workers = 2 }\n'
-WITH_LOADER = {"shared/base.toml": BASE.replace('[data.train]\nuse = "../data.py:batches"\n', LOADER)}
+LOADER = (
+    '[data.train]\nuse = "../data.py:batches"\nloader = { batch_size = 4, shuffle = true, workers ='
+    " 2 }\n"
+)
+WITH_LOADER = {
+    "shared/base.toml": BASE.replace('[data.train]\nuse = "../data.py:batches"\n', LOADER)
+}
 
 
 def test_keys_of_a_base_are_unset(built_on: Load) -> None:
-    unset = 'unset = ["data.train.loader.batch_size", "data.train.loader.shuffle", "hooks.clip", "model.args"]\n'
-    child = ON_BASE + unset + '[data.train.loader]\nbatch_sampler = "./s.py:Sampler"\n[model.args]\nwide = 1\n'
+    unset = (
+        'unset = ["data.train.loader.batch_size", "data.train.loader.shuffle", "hooks.clip",'
+        ' "model.args"]\n'
+    )
+    child = (
+        ON_BASE
+        + unset
+        + '[data.train.loader]\nbatch_sampler = "./s.py:Sampler"\n[model.args]\nwide = 1\n'
+    )
     child += "[hooks.ema]\nafter = []\n"
     pipeline = built_on(child, **WITH_LOADER).pipeline
     loader = pipeline.data.train.loader
@@ -343,14 +436,21 @@ def test_keys_of_a_base_are_unset(built_on: Load) -> None:
 
 
 def test_each_file_unsets_keys_of_its_own_base(built_on: Load) -> None:
-    middle = 'extends = "../shared/base.toml"\nunset = ["hooks.log"]\n[hooks.log]\nuse = "log"\nevery = 5\n'
-    loaded = built_on('extends = "middle.toml"\nunset = ["hooks.log.every"]\n', **{"own/middle.toml": middle})
+    middle = (
+        'extends = "../shared/base.toml"\nunset = ["hooks.log"]\n[hooks.log]\nuse = "log"\nevery'
+        " = 5\n"
+    )
+    loaded = built_on(
+        'extends = "middle.toml"\nunset = ["hooks.log.every"]\n', **{"own/middle.toml": middle}
+    )
     assert loaded.pipeline.hooks["log"].every is None
     assert loaded.pipeline.hooks["log"].points is None
 
 
 def test_a_table_is_replaced(built_on: Load) -> None:
-    child = ON_BASE + '[data.train]\nloader = { replace = true, batch_sampler = "./s.py:Sampler" }\n'
+    child = (
+        ON_BASE + '[data.train]\nloader = { replace = true, batch_sampler = "./s.py:Sampler" }\n'
+    )
     loader = built_on(child, **WITH_LOADER).pipeline.data.train.loader
     assert loader is not None
     assert (loader.batch_size, loader.shuffle, loader.workers) == (None, None, 0)
@@ -369,7 +469,9 @@ def test_a_table_is_replaced(built_on: Load) -> None:
         ('"hooks.clip"', "must be a list", 1),
     ],
 )
-def test_what_cannot_be_unset_is_refused(built_on: Load, unset: str, words: str, column: int) -> None:
+def test_what_cannot_be_unset_is_refused(
+    built_on: Load, unset: str, words: str, column: int
+) -> None:
     problem = refused_merge(built_on, f"{ON_BASE}unset = {unset}\n")
     assert words in problem.message
     assert problem.where == Where("own/child.toml", 2, column)
@@ -390,4 +492,6 @@ def test_a_merge_that_cannot_be_names_both_files_and_the_way_out(built_on: Load)
     assert 'unset = ["data.train.loader.batch_size"]' in problem.hint
     assert "loader = { replace = true, … }" in problem.hint
     way_out = 'unset = ["data.train.loader.batch_size", "data.train.loader.shuffle"]\n'
-    built_on(ON_BASE + way_out + '[data.train.loader]\nbatch_sampler = "./s.py:Sampler"\n', **WITH_LOADER)
+    built_on(
+        ON_BASE + way_out + '[data.train.loader]\nbatch_sampler = "./s.py:Sampler"\n', **WITH_LOADER
+    )

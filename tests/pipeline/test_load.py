@@ -1,4 +1,6 @@
-"""A pipeline file is read, changed from the command line, checked; its default hooks, and the schema for editors."""
+"""A pipeline file is read, changed from the command line, checked; its default hooks,
+and the schema for editors.
+"""
 
 import json
 import re
@@ -81,7 +83,9 @@ def test_everything_wrong_is_told_at_once_in_the_order_of_the_file() -> None:
     task = '[task]\nuse = "${env:HOOKFLOW_NO_SUCH}"\n'
     told = problems("after = 3\n" + task, "run.seed='${task.use}'", text=text)
     lines = ["p.toml:3:1", "p.toml:12:8", "p.toml:13:1", "p.toml:17:1", "p.toml:19:1"]
-    assert [line.split(": ")[0] for line in told] == lines, "what refers to what has no value is not told again"
+    assert [line.split(": ")[0] for line in told] == lines, (
+        "what refers to what has no value is not told again"
+    )
     assert 'did you mean "max_epochs"?' in told[0]
     assert '[hooks.ema] lacks the key "use"' in told[1]
     assert 'did you mean "use"?' in told[2]
@@ -92,13 +96,22 @@ def test_an_override_is_read_as_toml_and_a_bare_word_as_text() -> None:
         MINIMAL,
         Path("p.toml"),
         [
-            *("run.seed=7", 'run.name="3"', "run.max_iters=5", "model.args.kind = wide", 'model.args."a.b"=[1, 2]'),
+            *(
+                "run.seed=7",
+                'run.name="3"',
+                "run.max_iters=5",
+                "model.args.kind = wide",
+                'model.args."a.b"=[1, 2]',
+            ),
             *("hooks.log.points.1.every=2ep", "hooks.x={use='log'}", "data.val.use=d:V"),
         ],
     )
     changed = loaded.pipeline
     assert (changed.run.seed, changed.run.name) == (7, "3")
-    assert (changed.run.max_iters, changed.run.max_epochs) == (5, None), "one length takes the place of the other"
+    assert (changed.run.max_iters, changed.run.max_epochs) == (
+        5,
+        None,
+    ), "one length takes the place of the other"
     assert changed.model.args == {"width": 4, "kind": "wide", "a.b": [1, 2]}
     assert str(changed.hooks["log"].points[1].every) == "2ep"  # type: ignore[index, union-attr]
     assert list(changed.hooks) == ["ema", "log", "x", "checkpoint"], "a default one comes last"
@@ -118,7 +131,9 @@ def test_hooks_are_switched_off_by_name_and_the_overrides_do_the_same_again() ->
     assert on(without) == ["log", "checkpoint"]
     assert without.places.of("hooks.ema.enabled") == Where("--without ema")
     assert without.overrides == ("run.seed=1", "hooks.ema.enabled=false")
-    only = load("run.default_hooks=false", "hooks.1={use='log'}", only=["1", "ema"], without=["ema"])
+    only = load(
+        "run.default_hooks=false", "hooks.1={use='log'}", only=["1", "ema"], without=["ema"]
+    )
     assert on(only) == ["1"]
     assert only.places.of("hooks.log.enabled") == Where("--only 1 --only ema")
     assert load(*only.overrides).pipeline == only.pipeline
@@ -139,7 +154,11 @@ def test_a_bare_interval_of_validations_keeps_its_unit_under_another_length() ->
         changed = parse(text, Path("p.toml"), overrides).pipeline
         return changed.run.validates, changed.data.val["ood"].val_every  # type: ignore[index]
 
-    assert kept("run.max_iters=100") == kept("run.max_epochs=null", "run.max_iters=100") == (Interval(2, "ep"), "3ep")
+    assert (
+        kept("run.max_iters=100")
+        == kept("run.max_epochs=null", "run.max_iters=100")
+        == (Interval(2, "ep"), "3ep")
+    )
     assert kept("run.max_epochs=5") == (Interval(2, "ep"), 3)
     assert kept("run.val_every=50", "run.max_iters=100") == (Interval(50, "it"), "3ep")
 
@@ -149,11 +168,20 @@ def test_null_takes_a_key_away() -> None:
     for overrides in (both, both[::-1]):
         run = pipeline("", *overrides).run
         assert (run.max_epochs, run.max_iters) == (None, 100)
-    assert list(pipeline("", "hooks.ema=null", "hooks.log.points=null", "run.default_hooks=false").hooks) == ["log"]
+    assert list(
+        pipeline("", "hooks.ema=null", "hooks.log.points=null", "run.default_hooks=false").hooks
+    ) == ["log"]
 
 
 WRONG = (
-    *("run.sed=1", "seed", "run.name.x=1", "hooks.log.points.2=x", "hooks.ema.after=[ema", "hooks.emma.use=null"),
+    *(
+        "run.sed=1",
+        "seed",
+        "run.name.x=1",
+        "hooks.log.points.2=x",
+        "hooks.ema.after=[ema",
+        "hooks.emma.use=null",
+    ),
     "run.test=true",
 )
 
@@ -180,7 +208,9 @@ def test_the_fold_is_that_of_the_run_or_the_first_of_a_sweep() -> None:
     assert arguments(with_sweep, "run.fold=3") == {"fold": 3, "root": "part-3"}
     assert arguments(extra, "run.fold=5") == {"fold": 5, "root": "part-5"}
     assert any("${fold}: there are no folds" in problem for problem in problems(extra))
-    assert any("run.fold counts from 0" in problem for problem in problems(with_sweep, "run.fold=4"))
+    assert any(
+        "run.fold counts from 0" in problem for problem in problems(with_sweep, "run.fold=4")
+    )
 
 
 def test_a_reference_keeps_its_type_and_the_environment_is_read_like_an_override() -> None:
@@ -219,7 +249,9 @@ def test_a_variable_whose_number_a_float_cannot_hold_stays_a_text(text: str, val
     assert isinstance(resolved["a"], type(value))
 
 
-def test_a_key_that_takes_a_text_has_that_of_a_variable_whose_text_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_takes_a_text_has_that_of_a_variable_whose_text_is_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOOKFLOW_JOB", "0x10")
     said = ["run.name=${env:HOOKFLOW_JOB}", "run.max_epochs=${env:HOOKFLOW_JOB}"]
     loaded = parse(MINIMAL, Path("p.toml"), said)
@@ -276,7 +308,9 @@ def test_whatever_stands_in_a_file_is_told_in_our_own_words(data: st.DataObject)
     for _ in range(data.draw(st.integers(1, 4))):
         table: Any = tree
         while True:
-            key = data.draw(st.sampled_from([*table, "new"] if isinstance(table, dict) else range(len(table))))
+            key = data.draw(
+                st.sampled_from([*table, "new"] if isinstance(table, dict) else range(len(table)))
+            )
             inner = table.get(key) if isinstance(table, dict) else table[key]
             if not inner or not isinstance(inner, dict | list) or data.draw(st.integers(0, 2)) == 0:
                 break
@@ -341,13 +375,18 @@ def defaults(found: Plan) -> list[str]:
     return [hook.name for hook in found.hooks if hook.default]
 
 
-def test_they_come_last_can_be_changed_and_switched_off_and_are_recorded_in_full(file: Path) -> None:
+def test_they_come_last_can_be_changed_and_switched_off_and_are_recorded_in_full(
+    file: Path,
+) -> None:
     loaded = load(file)
     again = parse(dump(loaded.pipeline), Path("recorded.toml"), recorded=True)
     assert again.pipeline == loaded.pipeline
     assert defaults(compile_pipeline(again)) == ["log", "checkpoint"]
     assert parse(BARE, file, recorded=True).pipeline.hooks == {}, "one from before there were any"
-    own = "[hooks.own]\nuse = 'builtins:print'\npoints = ['after_train_epoch']\nafter = ['checkpoint']\n"
+    own = (
+        "[hooks.own]\nuse = 'builtins:print'\npoints = ['after_train_epoch']\nafter ="
+        " ['checkpoint']\n"
+    )
     whole = plan(file, own)
     assert [hook.name for hook in whole.hooks] == ["own", "log", "checkpoint"]
     assert [binding.hook for binding in whole.at("after_train_epoch")] == ["checkpoint", "own"]
@@ -376,15 +415,24 @@ def test_they_come_last_can_be_changed_and_switched_off_and_are_recorded_in_full
         ("[hooks.log]\nuse = 'builtins:print'\npoints = ['after_run']\n", ["checkpoint"]),
     ],
 )
-def test_one_of_the_kind_or_of_the_name_takes_the_place_of_a_default(file: Path, hooks: str, left: list[str]) -> None:
+def test_one_of_the_kind_or_of_the_name_takes_the_place_of_a_default(
+    file: Path, hooks: str, left: list[str]
+) -> None:
     assert defaults(plan(file, hooks)) == left
 
 
-def test_a_run_without_hooks_leaves_a_loss_and_weights(file: Path, tmp_path: Path, trained: Trained) -> None:
+def test_a_run_without_hooks_leaves_a_loss_and_weights(
+    file: Path, tmp_path: Path, trained: Trained
+) -> None:
     printed = hookflow_here("check", "p.toml", "--strict", cwd=tmp_path).stdout
     assert "2 hooks at 3 points; by default: log, checkpoint\n" in printed
-    assert json.loads(hookflow_here("check", "p.toml", "-f", "json", cwd=tmp_path).stdout)["default_hooks"]
-    assert "log         late, every 0.5%, default" in hookflow_here("graph", "p.toml", cwd=tmp_path).stdout
+    assert json.loads(hookflow_here("check", "p.toml", "-f", "json", cwd=tmp_path).stdout)[
+        "default_hooks"
+    ]
+    assert (
+        "log         late, every 0.5%, default"
+        in hookflow_here("graph", "p.toml", cwd=tmp_path).stdout
+    )
     assert "(default)" in hookflow_here("explain", "hooks", cwd=tmp_path).stdout
     run_dir = trained(pipeline=file)
     scalars = records(run_dir, "scalars")
@@ -402,19 +450,28 @@ VALIDATOR = Draft7Validator(SCHEMA)
 
 def said(text: str) -> list[str]:
     """Return what the validator says of a TOML text: the place and the message."""
-    return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in VALIDATOR.iter_errors(tomli.loads(text))]
+    return [
+        f"{'.'.join(map(str, error.path))}: {error.message}"
+        for error in VALIDATOR.iter_errors(tomli.loads(text))
+    ]
 
 
 def test_the_shipped_schema_is_the_printed_one_and_no_broken_pipeline_is_valid() -> None:
     printed = CliRunner().invoke(app, ["explain", "schema"], catch_exceptions=False).stdout
     assert printed == SHIPPED.read_text("utf-8"), "`make docs-reference` renews it"
     Draft7Validator.check_schema(SCHEMA)
-    valid = {path.stem for path in BROKEN if path.stem not in NO_TOML and not said(path.read_text("utf-8"))}
+    valid = {
+        path.stem
+        for path in BROKEN
+        if path.stem not in NO_TOML and not said(path.read_text("utf-8"))
+    }
     assert valid == BEYOND
 
 
 @pytest.mark.parametrize(
-    "path", [*sorted((ROOT / "pipelines").glob("*.toml")), ROOT / "tests" / "support" / "toy.toml"], ids=str
+    "path",
+    [*sorted((ROOT / "pipelines").glob("*.toml")), ROOT / "tests" / "support" / "toy.toml"],
+    ids=str,
 )
 def test_a_sound_pipeline_is_valid(path: Path) -> None:
     text = path.read_text("utf-8")
@@ -424,10 +481,14 @@ def test_a_sound_pipeline_is_valid(path: Path) -> None:
 
 
 BEYOND = {
-    "ambiguous_with", "broken_hook_file", "class_attributes", "component_arguments", "components", "condition",
-    "cycle", "cycle_of_class", "cycles", "edge_to_unknown", "extends_circle", "extends_itself", "extends_missing",
-    "extends_mistaken_hooks", "extends_unparsable", "hook_methods", "named_set", "no_length", "own_point_of_nobody",
-    "own_points", "ported", "requires", "requires_optional", "several_names", "slots_of_class", "unknown_hook",
+    "ambiguous_with", "broken_hook_file", "class_attributes", "component_arguments", "components",
+    "condition",
+    "cycle", "cycle_of_class", "cycles", "edge_to_unknown", "extends_circle", "extends_itself",
+    "extends_missing",
+    "extends_mistaken_hooks", "extends_unparsable", "hook_methods", "named_set", "no_length",
+    "own_point_of_nobody",
+    "own_points", "ported", "requires", "requires_optional", "several_names", "slots_of_class",
+    "unknown_hook",
     "unknown_point", "unresolved",
 }  # fmt: skip
 """What no schema sees: it takes another file, another key, or the hook's class."""
@@ -436,7 +497,11 @@ BROKEN = sorted((ROOT / "tests" / "broken").glob("*.toml"))
 NO_TOML = {"duplicate", "syntax"}
 
 
-@given(st.sampled_from(["", "it", "ep", "s", "%"]), st.decimals(0, 10**6, places=2) | st.integers(0), st.text(" \t"))
+@given(
+    st.sampled_from(["", "it", "ep", "s", "%"]),
+    st.decimals(0, 10**6, places=2) | st.integers(0),
+    st.text(" \t"),
+)
 def test_an_amount_is_one_that_the_schema_takes(unit: str, value: Any, gap: str) -> None:
     text = f"{gap}{value}{gap}{unit}"
     try:
@@ -452,10 +517,22 @@ def test_an_amount_is_one_that_the_schema_takes(unit: str, value: Any, gap: str)
     [
         'extends = "base.toml"',
         'extends = "base.toml"\n[hooks.ema]\nenabled = false\n[hooks.clip]\nuse = "grad_clip"',
-        'extends = "base.toml"\n[run]\nmax_epochs = "${env:N}"\nprecision = "${env:P:-auto}"\nname = "a ${run.dir}"',
-        'extends = "b.toml"\n[data.val]\nuse = "x:Y"\nargs = "${data.train.args}"\n[hooks.a]\npoints = ["${run.dir}"]',
-        'extends = "base.toml"\n[hooks.a]\nuse = "grad_clip"\nargs = [1.0]\nevery = "10%"\nenabled = "${data.on}"',
-        'extends = "base.toml"\n[hooks.a]\nuse = "mine"\npoints = ["after_grow", {at = "after_shrink"}]',
+        (
+            'extends = "base.toml"\n[run]\nmax_epochs = "${env:N}"\nprecision ='
+            ' "${env:P:-auto}"\nname = "a ${run.dir}"'
+        ),
+        (
+            'extends = "b.toml"\n[data.val]\nuse = "x:Y"\nargs ='
+            ' "${data.train.args}"\n[hooks.a]\npoints = ["${run.dir}"]'
+        ),
+        (
+            'extends = "base.toml"\n[hooks.a]\nuse = "grad_clip"\nargs = [1.0]\nevery ='
+            ' "10%"\nenabled = "${data.on}"'
+        ),
+        (
+            'extends = "base.toml"\n[hooks.a]\nuse = "mine"\npoints = ["after_grow", {at ='
+            ' "after_shrink"}]'
+        ),
     ],
 )
 def test_what_only_another_file_or_the_environment_can_say_is_let_pass(text: str) -> None:
@@ -465,11 +542,23 @@ def test_what_only_another_file_or_the_environment_can_say_is_let_pass(text: str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[hooks.ema]\nafer = []", "hooks.ema: Additional properties are not allowed ('afer' was unexpected)"),
-        ('[hooks.ema]\nuse = "ema"\nargs = {decay = 2}', "hooks.ema.args.decay: 2 is greater than or equal to"),
-        ('[hooks.ema]\nuse = "ema"\nargs = {dcay = 0.5}', "hooks.ema.args: Additional properties are not allowed"),
+        (
+            "[hooks.ema]\nafer = []",
+            "hooks.ema: Additional properties are not allowed ('afer' was unexpected)",
+        ),
+        (
+            '[hooks.ema]\nuse = "ema"\nargs = {decay = 2}',
+            "hooks.ema.args.decay: 2 is greater than or equal to",
+        ),
+        (
+            '[hooks.ema]\nuse = "ema"\nargs = {dcay = 0.5}',
+            "hooks.ema.args: Additional properties are not allowed",
+        ),
         ("[hooks.log]\npoints = [{every = 1}]", "hooks.log.points.0: 'at' is a required property"),
-        ("[hooks.log]\npoints = [{at = 'x', until = true}]", "hooks.log.points.0.until: True is not of type"),
+        (
+            "[hooks.log]\npoints = [{at = 'x', until = true}]",
+            "hooks.log.points.0.until: True is not of type",
+        ),
         ("[hooks.log]\nevery = '5 steps'", "hooks.log.every: '5 steps' does not match"),
         ("[run]\nmax_epochs = '3'", "run.max_epochs: '3' does not match"),
     ],
@@ -480,25 +569,32 @@ def test_a_mistake_is_told_where_it_is(text: str, message: str) -> None:
 
 
 SET = (
-    '[run]\nname = "x"\nmax_iters = 1\n[model]\nuse = "a:B"\n[optimizer]\nuse = "a:B"\n[data.train]\nuse = "a:B"\n'
-    '[hooks.a]\nuse = "b:C"\nargs = { copy_to = "x" }\npoints = [{ at = "after_train_iter", when = "loss > 1" }]\n'
+    '[run]\nname = "x"\nmax_iters = 1\n[model]\nuse = "a:B"\n[optimizer]\nuse ='
+    ' "a:B"\n[data.train]\nuse = "a:B"\n[hooks.a]\nuse = "b:C"\nargs = { copy_to = "x" }\npoints ='
+    ' [{ at = "after_train_iter", when = "loss > 1" }]\n'
 )
 
 
 @pytest.mark.parametrize("text", ["{run}/{name}", "{run}", "[0-9]*.weight", "[ab]/x"])
 def test_a_name_with_brackets_can_be_set(text: str) -> None:
-    assert parse(SET, Path("p.toml"), [f"hooks.a.args.copy_to={text}"]).pipeline.hooks["a"].args == {"copy_to": text}
+    assert parse(SET, Path("p.toml"), [f"hooks.a.args.copy_to={text}"]).pipeline.hooks[
+        "a"
+    ].args == {"copy_to": text}
 
 
 @pytest.mark.parametrize("text", ["{a=b}", "{a: 1}", "{a", "[a, b]", "[a", "[a]", '"a', "'a"])
 def test_a_value_whose_quotes_the_shell_took_is_refused(text: str) -> None:
     with pytest.raises(UserError) as refused:
         parse(SET, Path("p.toml"), [f"hooks.a.args.copy_to={text}"])
-    assert [problem.where for problem in refused.value.problems] == [Where(f"--set hooks.a.args.copy_to={text}")]
+    assert [problem.where for problem in refused.value.problems] == [
+        Where(f"--set hooks.a.args.copy_to={text}")
+    ]
 
 
 def test_null_takes_a_key_of_an_entry_of_a_list_away_and_no_entry() -> None:
-    (point,) = parse(SET, Path("p.toml"), ["hooks.a.points.0.when=null"]).pipeline.hooks["a"].points or ()
+    (point,) = (
+        parse(SET, Path("p.toml"), ["hooks.a.points.0.when=null"]).pipeline.hooks["a"].points or ()
+    )
     assert (point.at, point.when) == ("after_train_iter", None)
     for key in ("hooks.a.points.0", "hooks.a.points.1.when", "hooks.a.points.0.every"):
         with pytest.raises(UserError) as refused:
@@ -508,7 +604,9 @@ def test_null_takes_a_key_of_an_entry_of_a_list_away_and_no_entry() -> None:
 
 @pytest.mark.parametrize("word", ["True", "False", "None"])
 def test_a_word_of_python_is_no_value_of_an_override(word: str) -> None:
-    """As a text, an argument without an annotation would have it, and it would be true in an `if`."""
+    """As a text, an argument without an annotation would have it,
+    and it would be true in an `if`.
+    """
     (said,) = problems("", f"hooks.ema.args.warmup={word}")
     ours = {"True": "true", "False": "false", "None": "null"}[word]
     assert said.startswith(f"--set hooks.ema.args.warmup={word}: {word} is a word of Python's")
@@ -517,7 +615,14 @@ def test_a_word_of_python_is_no_value_of_an_override(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1e-5", 1e-5), ("12e45678", "12e45678"), ("1e-45678", "1e-45678"), ("0e9", 0.0), ("inf", inf)]
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5),
+        ("12e45678", "12e45678"),
+        ("1e-45678", "1e-45678"),
+        ("0e9", 0.0),
+        ("inf", inf),
+    ],
 )
 def test_an_override_beyond_a_float_is_a_text(text: str, value: object) -> None:
     assert pipeline("", f"model.args.width={text}").model.args["width"] == value  # type: ignore[union-attr]
@@ -529,7 +634,9 @@ def test_a_text_that_looks_like_a_number_is_one_as_it_is_recorded() -> None:
     assert '"10e2"' in dump(loaded.public)
 
 
-def test_a_hook_table_is_interpolated_validated_and_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_table_is_interpolated_validated_and_parsed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[str] = []
 
     def count(owner: Any, name: str, label: Callable[..., str]) -> None:
@@ -544,9 +651,16 @@ def test_a_hook_table_is_interpolated_validated_and_parsed_once(monkeypatch: pyt
     count(load_module, "interpolate", lambda *_: "interpolated")
     count(Pipeline, "model_validate", lambda *_: "validated")
     count(amounts, "_read_number", lambda written, _: f"parsed {written}")
-    lines = ["[hooks.print]", "use = 'builtins:print'", "points = ['after_train_iter']", "args = ['${run.seed}']"]
+    lines = [
+        "[hooks.print]",
+        "use = 'builtins:print'",
+        "points = ['after_train_iter']",
+        "args = ['${run.seed}']",
+    ]
     table = "\n".join([*lines, 'every = "7it"', 'from = "9it"'])
     loaded = parse(f"{circle('seed = 1', 'max_iters = 20')}\n{table}\n", Path("p.toml"))
     plan = compile_pipeline(loaded)
     compute_forecasts(plan, Length.of(loaded.pipeline))
-    assert [calls.count(each) for each in ("interpolated", "validated", "parsed 7it", "parsed 9it")] == [1, 1, 1, 1]
+    assert [
+        calls.count(each) for each in ("interpolated", "validated", "parsed 7it", "parsed 9it")
+    ] == [1, 1, 1, 1]

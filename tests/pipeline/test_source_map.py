@@ -1,4 +1,6 @@
-"""Every key has its line, however the file is laid out, and keys are put into a file that stays as it is written."""
+"""Every key has its line, however the file is laid out,
+and keys are put into a file that stays as it is written.
+"""
 
 import json
 import re
@@ -20,7 +22,12 @@ MARK = re.compile(r"mark\d+")
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-TEXTS = ('"{} \\" # ] }} , ="', "'{} \" \\'", '"""{} ""\n [x] \\"""\n y = 1"""""', "'''{} '' \n[[x]]\n''''")
+TEXTS = (
+    '"{} \\" # ] }} , ="',
+    "'{} \" \\'",
+    '"""{} ""\n [x] \\"""\n y = 1"""""',
+    "'''{} '' \n[[x]]\n''''",
+)
 GAPS = ("", " ", "\n", " # ]}, '\"\n", "\n\n\t")
 PLAIN = ("1_000", "-2.5e-3", "true", "inf", "2024-01-01 12:30:00Z", "2024-01-01", "0xff")
 
@@ -35,12 +42,17 @@ def documents(draw: st.DrawFn) -> str:
 
     def keys() -> list[str]:
         names = draw(st.lists(st.sampled_from(KEYS), unique=True, max_size=3))
-        return [pick(*[n] * bool(BARE.fullmatch(n)), json.dumps(n, ensure_ascii=False), f"'{n}'") for n in names]
+        return [
+            pick(*[n] * bool(BARE.fullmatch(n)), json.dumps(n, ensure_ascii=False), f"'{n}'")
+            for n in names
+        ]
 
     def value(depth: int) -> str:
         kind = pick("text", "text", "plain", "list", "table") if depth else "text"
         if kind == "list":
-            items = "".join(f"{pick(*GAPS)}{value(depth - 1)}{pick(*GAPS)}," for _ in range(pick(0, 1, 3)))
+            items = "".join(
+                f"{pick(*GAPS)}{value(depth - 1)}{pick(*GAPS)}," for _ in range(pick(0, 1, 3))
+            )
             return f"[{items[: pick(None, -1)]}{pick(*GAPS)}]"
         if kind == "table":
             return "{" + ", ".join(f"{key} = {value(depth - 1)}" for key in keys()) + "}"
@@ -55,15 +67,28 @@ def documents(draw: st.DrawFn) -> str:
     for head in draw(st.lists(st.sampled_from(["t1", "t2"]), unique=True)):
         if pick(True, False):
             for _ in range(pick(1, 2)):
-                lines += [f"{pick(*GAPS)}[[ {head}]] # list", *pairs(), f"[{head} . 'sub table']", *pairs()]
+                lines += [
+                    f"{pick(*GAPS)}[[ {head}]] # list",
+                    *pairs(),
+                    f"[{head} . 'sub table']",
+                    *pairs(),
+                ]
                 lines += [f"[[{head}.list]]", *pairs()] * pick(0, 1)
         else:
             lines += [f"[{head}.x]", *pairs(), f"  [ {head} . y.z ]", *pairs()]
     return ("\r\n" if pick(True, False) else "\n").join("\n".join(lines).split("\n"))
 
 
-def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+def leaves(
+    value: Any, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else None
+    )
     if items is None:
         yield path, value
     else:
@@ -115,7 +140,9 @@ match = "b"
         ("data.train", 0, 0),
     ],
 )
-def test_what_has_no_place_of_its_own_stands_in_what_encloses_it(key: str, line: int, column: int) -> None:
+def test_what_has_no_place_of_its_own_stands_in_what_encloses_it(
+    key: str, line: int, column: int
+) -> None:
     assert SourceMap.in_text(TEXT, "p.toml").of(key) == Where("p.toml", line, column)
 
 
@@ -174,7 +201,8 @@ use = "x"
             '[hooks.saver]\nuse = "a"\nreads = ["lr", # the rate\n]\n',
             "reads",
             ["lr", "model", "metrics.psnr"],
-            '[hooks.saver]\nuse = "a"\nreads = ["lr", # the rate\n    "model",\n    "metrics.psnr",\n]\n',
+            '[hooks.saver]\nuse = "a"\nreads = ["lr", # the rate\n    "model",\n'
+            '    "metrics.psnr",\n]\n',
         ),
         (
             '[hooks.saver]\nreads = { after_val = ["lr"] } #!\n',
@@ -182,14 +210,28 @@ use = "x"
             {"after_val": ["lr", "model"], "before_val": ["lr"]},
             '[hooks.saver]\nreads = { after_val = ["lr", "model"], before_val = ["lr"]} #!\n',
         ),
-        ('extends = "base.toml"', "reads", ["lr"], 'extends = "base.toml"\n\n[hooks.saver]\nreads = ["lr"]\n'),
-        ('[hooks.saver]\r\nuse = "a"\r\n', "reads", ["lr"], '[hooks.saver]\r\nuse = "a"\r\nreads = ["lr"]\r\n'),
+        (
+            'extends = "base.toml"',
+            "reads",
+            ["lr"],
+            'extends = "base.toml"\n\n[hooks.saver]\nreads = ["lr"]\n',
+        ),
+        (
+            '[hooks.saver]\r\nuse = "a"\r\n',
+            "reads",
+            ["lr"],
+            '[hooks.saver]\r\nuse = "a"\r\nreads = ["lr"]\r\n',
+        ),
     ],
-)  # fmt: skip
-def test_a_key_is_put_where_its_table_stands(text: str, key: str, value: object, changed: str) -> None:
+)
+def test_a_key_is_put_where_its_table_stands(
+    text: str, key: str, value: object, changed: str
+) -> None:
     assert with_key(text, SAVER, key, value) == changed
 
 
 @pytest.mark.parametrize("text", ["hooks = {}\n", "hooks.saver = {}\n", "[hooks]\nsaver = {}\n"])
 def test_a_key_is_put_into_an_inline_table(text: str) -> None:
-    assert tomli.loads(with_key(text, SAVER, "reads", ["lr"])) == {"hooks": {"saver": {"reads": ["lr"]}}}
+    assert tomli.loads(with_key(text, SAVER, "reads", ["lr"])) == {
+        "hooks": {"saver": {"reads": ["lr"]}}
+    }

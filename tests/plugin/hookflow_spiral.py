@@ -1,4 +1,6 @@
-"""Which of two spirals a point lies on: a hook, a model, data and a task, offered by entry points."""
+"""Which of two spirals a point lies on: a hook, a model, data and a task,
+offered by entry points.
+"""
 
 from typing import Annotated
 
@@ -14,10 +16,14 @@ from hookflow import Hook
 class Spirals(TensorDataset):
     """Points of two spirals, float32 (2), each with 0 or 1 for the spiral that it lies on."""
 
-    def __init__(self, points: Annotated[int, Field(ge=2, description="points of both spirals")] = 128) -> None:
+    def __init__(
+        self, points: Annotated[int, Field(ge=2, description="points of both spirals")] = 128
+    ) -> None:
         along = torch.linspace(0.2, 1, points // 2)
         spiral = torch.stack((along * (9 * along).cos(), along * (9 * along).sin()), 1)
-        super().__init__(torch.cat((spiral, -spiral)), torch.arange(2).repeat_interleave(points // 2))
+        super().__init__(
+            torch.cat((spiral, -spiral)), torch.arange(2).repeat_interleave(points // 2)
+        )
 
 
 class SpiralNet(nn.Sequential):
@@ -32,7 +38,11 @@ class WhichSpiral:
 
     def step(self, run, batch):
         points, spiral = batch
-        return {"loss": functional.binary_cross_entropy_with_logits(run.model(points)[:, 0], spiral.float())}
+        return {
+            "loss": functional.binary_cross_entropy_with_logits(
+                run.model(points)[:, 0], spiral.float()
+            )
+        }
 
 
 class CountPoints(Hook):
@@ -40,7 +50,9 @@ class CountPoints(Hook):
 
     reads = ("batch",)
 
-    def __init__(self, of: Annotated[int, Field(ge=0, le=1, description="the spiral whose points count")] = 0) -> None:
+    def __init__(
+        self, of: Annotated[int, Field(ge=0, le=1, description="the spiral whose points count")] = 0
+    ) -> None:
         self.of = of
         self.seen = 0
 

@@ -47,11 +47,30 @@ use = "count_points"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder into which pip has installed the package; pip builds it from a copy, and fetches nothing."""
+    """Return a folder into which pip has installed the package; pip builds it from a copy,
+    and fetches nothing.
+    """
     folder = tmp_path_factory.mktemp("plugin")
-    shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__", "test_*"))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    pip += ["--disable-pip-version-check", "--no-compile", "--target", str(folder / "site"), str(folder / "source")]
+    shutil.copytree(
+        PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__", "test_*")
+    )
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    pip += [
+        "--disable-pip-version-check",
+        "--no-compile",
+        "--target",
+        str(folder / "site"),
+        str(folder / "source"),
+    ]
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "site"
@@ -59,7 +78,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def plugin(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Let this process see the installed package, and return a pipeline that uses all of it by short names."""
+    """Let this process see the installed package,
+    and return a pipeline that uses all of it by short names.
+    """
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.chdir(tmp_path)
     list_installed.cache_clear()
@@ -76,7 +97,9 @@ def hookflow(*arguments: str) -> str:
     return " ".join(result.stdout.split())
 
 
-def test_a_run_takes_each_kind_by_its_short_name(plugin: Path, train_here: Callable[..., int], tmp_path: Path) -> None:
+def test_a_run_takes_each_kind_by_its_short_name(
+    plugin: Path, train_here: Callable[..., int], tmp_path: Path
+) -> None:
     loaded = parse(plugin.read_text(), plugin)
     run_dir = RunDir.create(tmp_path / "runs", "spiral")
     prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
@@ -84,9 +107,15 @@ def test_a_run_takes_each_kind_by_its_short_name(plugin: Path, train_here: Calla
     (run,) = records(run_dir, "run")
     assert run["model"] == "SpiralNet"
     assert run["data"]["train"]["examples"] == 128  # type: ignore[index]
-    registry = Registry("task", TASK_REGISTRY.group, {"which_spiral": "hookflow.zoo.tasks:Regression"})
-    assert registry.find("which_spiral", Path(), None).__name__ == "Regression", "what is built in takes precedence"
-    assert registry.clash(*registry.offered()).startswith("hidden by the built-in task of that name")
+    registry = Registry(
+        "task", TASK_REGISTRY.group, {"which_spiral": "hookflow.zoo.tasks:Regression"}
+    )
+    assert registry.find("which_spiral", Path(), None).__name__ == "Regression", (
+        "what is built in takes precedence"
+    )
+    assert registry.clash(*registry.offered()).startswith(
+        "hidden by the built-in task of that name"
+    )
 
 
 def test_check_accepts_it_and_tells_the_nearest_of_a_wrong_name(plugin: Path) -> None:
@@ -103,13 +132,26 @@ def test_check_accepts_it_and_tells_the_nearest_of_a_wrong_name(plugin: Path) ->
 def test_it_is_listed_with_its_package(plugin: Path) -> None:
     told = hookflow("explain", "hooks")
     assert "from installed packages count_points hookflow-spiral 0.3.1: Counts the points" in told
-    assert "models from installed packages spiral_net hookflow-spiral 0.3.1: hookflow_spiral:SpiralNet" in told
-    assert "data sources from installed packages spirals hookflow-spiral 0.3.1: hookflow_spiral:Spirals" in told
-    assert "tasks from installed packages which_spiral hookflow-spiral 0.3.1: hookflow_spiral:WhichSpiral" in told
-    assert "of = 0 int ≥ 0, ≤ 1: the spiral whose points count" in hookflow("explain", "count_points")
+    assert (
+        "models from installed packages spiral_net hookflow-spiral 0.3.1: hookflow_spiral:SpiralNet"
+        in told
+    )
+    assert (
+        "data sources from installed packages spirals hookflow-spiral 0.3.1:"
+        " hookflow_spiral:Spirals" in told
+    )
+    assert (
+        "tasks from installed packages which_spiral hookflow-spiral 0.3.1:"
+        " hookflow_spiral:WhichSpiral" in told
+    )
+    assert "of = 0 int ≥ 0, ≤ 1: the spiral whose points count" in hookflow(
+        "explain", "count_points"
+    )
 
 
-def test_a_name_that_two_packages_offer_is_refused_by_both_of_them(plugin: Path, site: Path) -> None:
+def test_a_name_that_two_packages_offer_is_refused_by_both_of_them(
+    plugin: Path, site: Path
+) -> None:
     second = site / "other-2.0.dist-info"
     second.mkdir()
     try:
@@ -119,8 +161,15 @@ def test_a_name_that_two_packages_offer_is_refused_by_both_of_them(plugin: Path,
         with pytest.raises(UserError) as caught:
             hookflow("check", "spiral.toml")
         message, *_, hint = str(caught.value).splitlines()
-        assert message == 'spiral.toml:8:1: "spiral_net" is ambiguous: 2 models of installed packages match'
-        assert hint == '    write "hookflow_spiral:SpiralNet" (hookflow-spiral 0.3.1) or "other:Net" (other 2.0)'
+        assert (
+            message
+            == 'spiral.toml:8:1: "spiral_net" is ambiguous: 2 models of installed packages match'
+        )
+        assert (
+            hint
+            == '    write "hookflow_spiral:SpiralNet" (hookflow-spiral 0.3.1) or "other:Net" (other'
+            " 2.0)"
+        )
         with pytest.raises(UserError, match='"spiral_net" is ambiguous'):
             MODEL_REGISTRY.find("spiral_net", Path(), None)
         assert "several packages offer that name" in hookflow("explain", "hooks")

@@ -1,11 +1,12 @@
-"""Lets each process of the tests find bf16 in its processor, or not, as HOOKFLOW_TEST_BF16 says: "on" or "off".
+"""Lets each process of the tests find bf16 in its processor, or not, as HOOKFLOW_TEST_BF16 says:
+"on" or "off".
 
-And no process waits for the disk: half the time of a small training is `os.fsync`, which matters after a power cut
-alone; `tests/faults/test_power_cut.py` simulates one.
+And no process waits for the disk: half the time of a small training is `os.fsync`, which matters
+after a power cut alone; `tests/faults/test_power_cut.py` simulates one.
 
-Python imports a module of this name by itself when it starts; tests/conftest.py puts this folder on PYTHONPATH. So the
-answer reaches command lines and ranks, too, and hookflow needs no option for it. Without the variable the processor
-answers.
+Python imports a module of this name by itself when it starts; tests/conftest.py puts this folder on
+PYTHONPATH. So the answer reaches command lines and ranks, too, and hookflow needs no option for it.
+Without the variable the processor answers.
 """
 
 import os
@@ -22,7 +23,9 @@ ASKS = "hookflow.runner.device.precision"
 class Finder:
     """Finds the module that asks the processor, and exchanges its question once it is imported."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name == ASKS else None
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module

@@ -1,7 +1,9 @@
-"""Copies a checkpoint over an older one again and again, with a fault at each step, in processes of their own.
+"""Copies a checkpoint over an older one again and again, with a fault at each step, in processes of
+their own.
 
-Called as `python -m tests.runner.copy_faults OLDER NEWER PLACE FAULT EXCHANGE`; it prints what is wrong. The steps are
-what Python's audit hooks see: files that are opened to be written, renamed and removed, folders that are made.
+Called as `python -m tests.runner.copy_faults OLDER NEWER PLACE FAULT EXCHANGE`; it prints what is
+wrong. The steps are what Python's audit hooks see: files that are opened to be written, renamed and
+removed, folders that are made.
 """
 
 import errno
@@ -17,7 +19,15 @@ from hookflow.runner.checkpoint import destinations
 from hookflow.runner.checkpoint.destinations import LocalFolder
 from hookflow.runner.checkpoint.manifest import find_damage
 
-CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.copytree", "shutil.rmtree", "ctypes.dlsym"}
+CHANGES = {
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.mkdir",
+    "shutil.copytree",
+    "shutil.rmtree",
+    "ctypes.dlsym",
+}
 NEEDS_ROOM = {"open", "os.mkdir"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 MARK = "run"
@@ -69,7 +79,9 @@ def whole_copies(place: Path) -> list[Path]:
 
 
 def faults(older: Path, newer: Path, place: Path, fault: str, exchanges: bool) -> Iterator[str]:
-    """Yield what is wrong after a fault at each step, until there is a step too few for the fault."""
+    """Yield what is wrong after a fault at each step,
+    until there is a step too few for the fault.
+    """
     if not exchanges:
         destinations._exchange = lambda one, other: False
     code, step = -1, 0
@@ -86,7 +98,11 @@ def faults(older: Path, newer: Path, place: Path, fault: str, exchanges: bool) -
             yield f"{fault} at step {step}: left {left}"
         LocalFolder(place, MARK).put(newer)
         there = sorted(path.name for path in place.parent.iterdir())
-        if there != [place.name] or find_damage(place) or (place / "manifest.json").read_bytes() != manifest_of(newer):
+        if (
+            there != [place.name]
+            or find_damage(place)
+            or (place / "manifest.json").read_bytes() != manifest_of(newer)
+        ):
             yield f"{fault} at step {step}: a second copy does not mend it: {there}"
         step += 1
     if step < 4:

@@ -19,7 +19,9 @@ def final_state(run_dir: RunDir) -> dict[str, object]:
 
 
 def curve(run_dir: RunDir) -> dict[tuple[int, object, str], float]:
-    """Return what was logged and measured, by place and name; what was logged again after a resume counts."""
+    """Return what was logged and measured, by place and name;
+    what was logged again after a resume counts.
+    """
     logged = {
         (record["it"], record.get("split"), name): value
         for record in records(run_dir)
@@ -30,8 +32,14 @@ def curve(run_dir: RunDir) -> dict[tuple[int, object, str], float]:
 
 
 def logged(run_dir: RunDir, name: str) -> dict[int, float]:
-    """Return what was logged by a name, by iteration: numbers of offloaded hooks come among later ones."""
-    numbers = {it: value for (it, split, of), value in curve(run_dir).items() if of == name and split is None}
+    """Return what was logged by a name, by iteration:
+    numbers of offloaded hooks come among later ones.
+    """
+    numbers = {
+        it: value
+        for (it, split, of), value in curve(run_dir).items()
+        if of == name and split is None
+    }
     return dict(sorted(numbers.items()))
 
 
@@ -70,9 +78,11 @@ def rest_of(run_dir: RunDir, saved: int, folder: Path, train: Callable[..., int]
 
 
 def assert_each_once(run_dir: RunDir, name: str, until: int) -> None:
-    """Look whether a number that is logged at each iteration stands once for each, up to iteration `until`.
+    """Look whether a number that is logged at each iteration stands once for each, up to iteration
+    `until`.
 
-    What an attempt has logged after the checkpoint that a later one resumes from does not stand any more.
+    What an attempt has logged after the checkpoint that a later one resumes from does not stand any
+    more.
     """
     standing: list[int] = []
     for record in records(run_dir):

@@ -1,4 +1,6 @@
-"""A trace has when offloaded hooks ran and what the training waited for, as the hooks themselves have seen it."""
+"""A trace has when offloaded hooks ran and what the training waited for,
+as the hooks themselves have seen it.
+"""
 
 import json
 from itertools import pairwise
@@ -15,7 +17,9 @@ from tests.conftest import Trained
 from tests.support.overrides import commander
 
 CLOCKS = 0.005
-"""Seconds by which the clock of a trace and that of a hook may differ: one is adjusted while the run goes on."""
+"""Seconds by which the clock of a trace and that of a hook may differ:
+one is adjusted while the run goes on.
+"""
 
 FIRST, LAST = 4, 8
 """The iterations that are traced."""
@@ -35,12 +39,16 @@ def times_in(file: Path) -> Times:
 def events_of(run: RunDir) -> tuple[float, list[dict[str, Any]]]:
     (path,) = run.traces.iterdir()
     trace = json.loads(path.read_text())
-    return trace["otherData"]["began"], [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    return trace["otherData"]["began"], [
+        event for event in trace["traceEvents"] if event["ph"] == "X"
+    ]
 
 
 @pytest.fixture(params=["true", '"process"'])
 def traced(request: pytest.FixtureRequest, trained: Trained, tmp_path: Path) -> RunDir:
-    """A run with a hook in background that one in the training waits for, and one that nobody waits for."""
+    """A run with a hook in background that one in the training waits for,
+    and one that nobody waits for.
+    """
     sleeps = 'hooks.%s={use="./offloaded_hooks.py:Sleeps", args={file="%s"}, offload=%s, queue=99}'
     note = 'hooks.note={use="./offloaded_hooks.py:NotesTime", args={file="%s"}, after=["awaited"]}'
     return trained(
@@ -55,7 +63,11 @@ def test_a_lane_has_the_times_that_the_hook_has_noted(traced: RunDir, tmp_path: 
     began, events = events_of(traced)
     for hook in ("awaited", "queued"):
         noted = times_in(tmp_path / hook)
-        lane = {event["args"]["iteration"]: event for event in events if event["name"] == hook and event["tid"] >= 2}
+        lane = {
+            event["args"]["iteration"]: event
+            for event in events
+            if event["name"] == hook and event["tid"] >= 2
+        }
         assert {*range(FIRST, LAST + 1)} <= {*lane}
         for it, event in lane.items():
             if it not in noted:  # it had not begun when the trace was written
@@ -69,15 +81,21 @@ def test_a_lane_has_the_times_that_the_hook_has_noted(traced: RunDir, tmp_path: 
                 assert noted[it][1] <= last + CLOCKS
                 assert event["dur"] >= 50_000
         for it, then in pairwise(sorted(lane)):
-            assert lane[it]["ts"] + lane[it]["dur"] <= lane[then]["ts"] + 0.01, "a thread has one firing at a time"
+            assert lane[it]["ts"] + lane[it]["dur"] <= lane[then]["ts"] + 0.01, (
+                "a thread has one firing at a time"
+            )
 
 
 def test_the_training_waits_until_the_firing_is_over(traced: RunDir, tmp_path: Path) -> None:
     began, events = events_of(traced)
     awaited, note = times_in(tmp_path / "awaited"), times_in(tmp_path / "note")
     waits = [event for event in events if event["cat"] == "wait" and event["tid"] == 0]
-    by_iteration = {event["args"]["iteration"]: event for event in waits if event["name"] == "awaited"}
-    assert by_iteration, "a busy machine may come to the hook that waits when there is nothing to wait for"
+    by_iteration = {
+        event["args"]["iteration"]: event for event in waits if event["name"] == "awaited"
+    }
+    assert by_iteration, (
+        "a busy machine may come to the hook that waits when there is nothing to wait for"
+    )
     assert {*by_iteration} <= {*range(FIRST, LAST + 1)}
     for it, wait in by_iteration.items():
         first = began + wait["ts"] / 1e6

@@ -19,7 +19,17 @@ from hookflow.runner.data.source import Batches, LimitedSource, RepeatedSource, 
 from hookflow.runner.data.workers import no_loader_warnings
 from hookflow.runner.loop.evaluation import WeightedMeans
 from tests.cli.conftest import invoke
-from tests.conftest import TESTS, TOY, NewRun, Trained, hookflow, hookflow_here, messages, records, refusal
+from tests.conftest import (
+    TESTS,
+    TOY,
+    NewRun,
+    Trained,
+    hookflow,
+    hookflow_here,
+    messages,
+    records,
+    refusal,
+)
 from tests.support.data_loaders import context
 from tests.support.detection import EveryNth, Images, collate
 from tests.support.overrides import BY_HAND
@@ -37,7 +47,9 @@ def detected(trained: Trained) -> Trained:
 
 
 def sizes_told(run_dir: RunDir) -> list[int]:
-    return [int(text.removeprefix("size ")) for text in messages(run_dir) if text.startswith("size ")]
+    return [
+        int(text.removeprefix("size ")) for text in messages(run_dir) if text.startswith("size ")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,15 +104,21 @@ def test_the_task_says_it_before_the_source_before_the_tensors_and_of_all_ranks_
     assert sizes(both, **two).total(0, FIVE) == 7
     assert sizes(Says(batch_size=3), **two).total(0, FIVE) == 7
     assert sizes(Says(), **two).total(0, FIVE) == 9
-    assert sizes(both, Says(batch_size=2), **two).total(0, FIVE) == 6, "a task may count something else"
+    assert sizes(both, Says(batch_size=2), **two).total(0, FIVE) == 6, (
+        "a task may count something else"
+    )
 
 
 @pytest.mark.parametrize(
-    "options", [{"world": 2, "gather": lambda mine: [mine, 4]}, {"accumulate": 2}], ids=["ranks", "groups"]
+    "options",
+    [{"world": 2, "gather": lambda mine: [mine, 4]}, {"accumulate": 2}],
+    ids=["ranks", "groups"],
 )
 def test_where_it_must_be_known_and_nobody_does_that_is_an_error(options: dict[str, Any]) -> None:
     for ask in (sizes(**options).local, sizes(**options).total):
-        with pytest.raises(UserError, match="nothing says how many examples a batch of the train data has") as raised:
+        with pytest.raises(
+            UserError, match="nothing says how many examples a batch of the train data has"
+        ) as raised:
             ask(0, IMAGES)
         hint = raised.value.problems[0].hint
         assert "batch_size(batch)" in hint and "batch_size(index)" in hint and "loader" in hint
@@ -113,7 +131,9 @@ def test_a_method_that_cannot_be_called_as_it_will_be_is_told_before_the_trainin
             raise AssertionError("nobody calls this")
 
     for source, task, call in ((Own(), None, "index"), (None, Own(), "batch")):
-        with pytest.raises(UserError, match=rf"Own.batch_size must take the {call}.*batch_size\({call}\)"):
+        with pytest.raises(
+            UserError, match=rf"Own.batch_size must take the {call}.*batch_size\({call}\)"
+        ):
             sizes(source, task)
 
 
@@ -140,12 +160,22 @@ def plain(**options: Any) -> DataLoader[Any]:
 @pytest.mark.parametrize("make", [plain, stateful])
 @pytest.mark.parametrize(
     "options",
-    [{"batch_size": 5}, {"batch_size": 5, "drop_last": True}, {"batch_size": 23}, {"batch_size": 50}, {}],
+    [
+        {"batch_size": 5},
+        {"batch_size": 5, "drop_last": True},
+        {"batch_size": 23},
+        {"batch_size": 50},
+        {},
+    ],
     ids=str,
 )
-def test_a_loader_of_ones_own_is_known_by_its_sampler(make: Callable[..., Any], options: dict[str, Any]) -> None:
+def test_a_loader_of_ones_own_is_known_by_its_sampler(
+    make: Callable[..., Any], options: dict[str, Any]
+) -> None:
     source: Any = as_source(make(**options), Where("test"), context())
-    result = [(source.batch_size(k), source.global_batch_size(k)) for k, _ in enumerate(source.epoch(0))]
+    result = [
+        (source.batch_size(k), source.global_batch_size(k)) for k, _ in enumerate(source.epoch(0))
+    ]
     assert result == [(len(images), len(images)) for images, _ in source.epoch(0)]
 
 
@@ -158,11 +188,16 @@ def test_a_distributed_sampler_gives_every_rank_as_many() -> None:
             [everywhere(k) for k in range(len(source))] if everywhere else None,
         )
 
-    assert sizes_of(DistributedSampler(Images(23), num_replicas=2, rank=1), 2) == ([5, 5, 2], [10, 10, 4])
+    assert sizes_of(DistributedSampler(Images(23), num_replicas=2, rank=1), 2) == (
+        [5, 5, 2],
+        [10, 10, 4],
+    )
     assert sizes_of(EveryNth(23, 1, 2), 2) == ([5, 5, 1], None), "the other rank has one more"
 
 
-@pytest.mark.parametrize("options", [{"batch_sampler": [[0, 1, 2], [3]]}, {"batch_size": None}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"batch_sampler": [[0, 1, 2], [3]]}, {"batch_size": None}], ids=str
+)
 def test_of_batches_of_any_size_a_loader_says_nothing(options: dict[str, Any]) -> None:
     source: Any = Batches(plain(**options), context())
     assert source.batch_size is source.global_batch_size is None
@@ -188,19 +223,27 @@ def test_lists_are_counted_by_who_knows(detected: Trained, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["a loader", "a task"])
 def test_accumulated_lists_are_one_big_batch(detected: Trained, kind: str) -> None:
     """Of the smaller last batch, too."""
-    accumulated, big = detected(*KNOWN[kind], "run.accumulate=3"), detected("data.train.loader.batch_size=30")
+    accumulated, big = (
+        detected(*KNOWN[kind], "run.accumulate=3"),
+        detected("data.train.loader.batch_size=30"),
+    )
     assert sizes_told(accumulated) == [30, 13] * 2
     alike(big, accumulated, "loss", "grad_norm")
 
 
-def test_a_mean_over_lists_is_one_over_examples_or_over_batches_where_nobody_knows(detected: Trained) -> None:
+def test_a_mean_over_lists_is_one_over_examples_or_over_batches_where_nobody_knows(
+    detected: Trained,
+) -> None:
     small, one = detected(), detected("data.val.loader.batch_size=23")
     alike(one, small, "loss")
     unknown = detected(*(BY_HAND % (split, "Silent") for split in ("train", "val")))
     assert sizes_told(unknown) == [0] * 10
     told = [text for text in messages(unknown) if "how many examples" in text]
     assert ["train" in told[0], "val" in told[1], len(told)] == [True, True, 2]
-    logged = [{name for record in records(run_dir, "scalars") for name in record["v"]} for run_dir in (unknown, small)]  # type: ignore[attr-defined]
+    logged = [
+        {name for record in records(run_dir, "scalars") for name in record["v"]}
+        for run_dir in (unknown, small)
+    ]  # type: ignore[attr-defined]
     assert ["samples_per_s" in names for names in logged] == [False, True]
 
 
@@ -215,7 +258,9 @@ def test_a_batch_in_the_place_of_another(detected: Trained) -> None:
     ("limit", "batches", "left"),
     [(3, 5, 3), (9, 5, 5), ("0.1%", 49, 1), ("10%", 49, 4), ("100%", 7, 7), ("30%", 10, 3)],
 )
-def test_a_limit_is_a_number_of_batches_or_a_share_of_them(limit: int | str, batches: int, left: int) -> None:
+def test_a_limit_is_a_number_of_batches_or_a_share_of_them(
+    limit: int | str, batches: int, left: int
+) -> None:
     assert compute_num_batches(limit, batches) == left
 
 
@@ -229,13 +274,25 @@ def test_overfit_and_a_limit_are_two_words_for_one_thing(key: str) -> None:
     assert f"takes the place of {key}" in refusal("run.overfit=2", f"run.{key}=2").message
 
 
-def test_an_epoch_has_so_many_batches_everywhere_but_no_more_than_there_are(trained: Trained) -> None:
+def test_an_epoch_has_so_many_batches_everywhere_but_no_more_than_there_are(
+    trained: Trained,
+) -> None:
     """The training data have 5 batches, validation and test 2 each."""
-    run_dir = trained("run.limit_train=60%", "run.limit_val=1", 'run.limit_test="50%"', "run.test=true")
+    run_dir = trained(
+        "run.limit_train=60%", "run.limit_val=1", 'run.limit_test="50%"', "run.test=true"
+    )
     (run,) = records(run_dir, "run")
     data: Any = run["data"]
-    assert {split: info["batches"] for split, info in data.items()} == {"train": 3, "val": 1, "test": 1}
-    assert {split: info["examples"] for split, info in data.items()} == {"train": 24, "val": 8, "test": 8}
+    assert {split: info["batches"] for split, info in data.items()} == {
+        "train": 3,
+        "val": 1,
+        "test": 1,
+    }
+    assert {split: info["examples"] for split, info in data.items()} == {
+        "train": 24,
+        "val": 8,
+        "test": 8,
+    }
     assert run["limited"] == {"train": 5, "val": 2, "test": 2}
     assert (run["iters_per_epoch"], run["max_iters"]) == (3, 9)
     assert [(r["it"], r["ep"]) for r in records(run_dir, "epoch")] == [(3, 1), (6, 2), (9, 3)]
@@ -246,7 +303,10 @@ def test_an_epoch_has_so_many_batches_everywhere_but_no_more_than_there_are(trai
 
 
 LOADER = (
-    'data.train={use="./data_loaders.py:Clouds", args={examples=40}, loader={batch_size=8, shuffle=true, workers=%d}}',
+    (
+        'data.train={use="./data_loaders.py:Clouds", args={examples=40}, loader={batch_size=8,'
+        " shuffle=true, workers=%d}}"
+    ),
     "run.limit_train=3",
 )
 
@@ -256,15 +316,21 @@ LOADER = (
     [
         pytest.param(("run.limit_train=3",), "after_backward", id="a source of one's own"),
         pytest.param((LOADER[0] % 2, LOADER[1]), "after_backward", id="a loader with workers"),
-        pytest.param((LOADER[0] % 0, LOADER[1]), "after_train_epoch", id="a loader, between epochs"),
         pytest.param(
-            ('data.train={use="./data_loaders.py:with_generator"}', "run.limit_train=2"), "after_backward", id="batches"
+            (LOADER[0] % 0, LOADER[1]), "after_train_epoch", id="a loader, between epochs"
+        ),
+        pytest.param(
+            ('data.train={use="./data_loaders.py:with_generator"}', "run.limit_train=2"),
+            "after_backward",
+            id="batches",
         ),
         pytest.param(("run.limit_train=3", "run.accumulate=2"), "after_backward", id="accumulated"),
         pytest.param(("run.overfit=2",), "after_backward", id="overfit"),
     ],
 )
-def test_a_resumed_run_is_the_run_that_was_left_alone(resumes_alike: NewRun, data: tuple[str, ...], point: str) -> None:
+def test_a_resumed_run_is_the_run_that_was_left_alone(
+    resumes_alike: NewRun, data: tuple[str, ...], point: str
+) -> None:
     resumes_alike(*data, point=point, at=3)
 
 
@@ -286,7 +352,9 @@ class Counted:
             yield torch.full((index + 1,), float(epoch))
 
     def batch_size(self, index: int) -> int:
-        assert index == self.given[-1][1], "it is asked about another batch than the one that it has given"
+        assert index == self.given[-1][1], (
+            "it is asked about another batch than the one that it has given"
+        )
         return index + 1
 
     def close(self) -> None:
@@ -334,7 +402,9 @@ def test_a_training_without_validation_does_not_build_its_data(trained: Trained)
 def test_one_of_several_validation_sets_is_left_out(trained: Trained) -> None:
     own = '{use="./toy.py:Points", args={split=1, examples=16}'
     sets = f"data.val={{near={own}}}, far={own}, val_every=0}}}}"
-    run_dir = trained(sets, "run.val_every=2", "hooks.early_stop.enabled=false", "hooks.checkpoint.args={}")
+    run_dir = trained(
+        sets, "run.val_every=2", "hooks.early_stop.enabled=false", "hooks.checkpoint.args={}"
+    )
     names = {name for record in records(run_dir, "metrics") for name in record["v"]}  # type: ignore[attr-defined]
     assert names == {"near/loss", "near/accuracy"}
 
@@ -352,9 +422,13 @@ def test_overfitting_goes_on_and_on_over_the_same_batches(trained: Trained, tmp_
 
 def test_a_stream_goes_on_where_the_shorter_epoch_ended(trained: Trained, tmp_path: Path) -> None:
     batches = f'hooks.seen={{use="./common_hooks.py:Batches", args={{file="{tmp_path / "seen"}"}}}}'
-    stream = 'data.train={use="./data_loaders.py:Numbers", args={examples=96}, loader={batch_size=8}}'
+    stream = (
+        'data.train={use="./data_loaders.py:Numbers", args={examples=96}, loader={batch_size=8}}'
+    )
     trained(stream, "run.limit_train=2", batches)
-    seen = [line for line in (tmp_path / "seen").read_text().splitlines() if line.startswith("train ")]
+    seen = [
+        line for line in (tmp_path / "seen").read_text().splitlines() if line.startswith("train ")
+    ]
     assert len(seen) == len(set(seen)) == 6
 
 
@@ -376,14 +450,18 @@ def test_what_is_assigned_to_a_limited_source_is_its_source_s() -> None:
 
 
 def test_the_size_of_a_limited_source_of_hookflow_cannot_be_set() -> None:
-    limited: Any = LimitedSource(as_source([FIVE, FIVE], Where("p.toml"), context()), 1, "run.limit_train")
+    limited: Any = LimitedSource(
+        as_source([FIVE, FIVE], Where("p.toml"), context()), 1, "run.limit_train"
+    )
     with pytest.raises(UserError, match="batch_size of a data source cannot be set"):
         limited.batch_size = 256
 
 
 def test_nothing_is_assigned_to_batches_that_are_kept() -> None:
     repeated: Any = RepeatedSource(Counted(), 2, "run.overfit", 0)
-    with pytest.raises(UserError, match=r"difficulty of the training data cannot be set: run\.overfit keeps"):
+    with pytest.raises(
+        UserError, match=r"difficulty of the training data cannot be set: run\.overfit keeps"
+    ):
         repeated.difficulty = 3
 
 

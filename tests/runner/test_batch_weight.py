@@ -1,4 +1,6 @@
-"""What a batch weighs, in accumulated steps and in all means, beside plain PyTorch over all rows at once."""
+"""What a batch weighs, in accumulated steps and in all means,
+beside plain PyTorch over all rows at once.
+"""
 
 import math
 from typing import Any
@@ -31,8 +33,12 @@ def first_weights(trained: Trained) -> dict[str, torch.Tensor]:
     return weights_of(trained("optimizer.args={lr=0.0}", pipeline=MASKED))
 
 
-def after_one_step(weights: dict[str, torch.Tensor], masked: tuple[int, ...] = ()) -> tuple[nn.Module, float]:
-    """Return the network after one step of SGD on the mean over all targets of the training data, and that mean."""
+def after_one_step(
+    weights: dict[str, torch.Tensor], masked: tuple[int, ...] = ()
+) -> tuple[nn.Module, float]:
+    """Return the network after one step of SGD on the mean over all targets of
+    the training data, and that mean.
+    """
     model = Bigram()
     model.load_state_dict(weights)
     loss = loss_of(model, padded(3, masked=masked))
@@ -50,7 +56,9 @@ def metrics_of(run_dir: RunDir) -> dict[str, float]:
 def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let weights stay tensors, as on another device than the CPU."""
     monkeypatch.setattr(
-        context, "weight_of_batch", lambda task: lambda batch: torch.as_tensor(task.batch_weight(batch))
+        context,
+        "weight_of_batch",
+        lambda task: lambda batch: torch.as_tensor(task.batch_weight(batch)),
     )
 
 
@@ -73,9 +81,12 @@ SCHEDULE = 'hooks.adds={use="accumulation_schedule", args={batches=[[0, 4]]}}'
         pytest.param(accumulated(3), id="3 x 3"),
         pytest.param(accumulated(2, SKIP), id="skip"),
         pytest.param((*STEPS_OF_TWO, SCHEDULE), id="schedule"),
-        pytest.param((SGD, 'task.use="tests.support.language_model:StepsItself"'), id="steps itself"),
         pytest.param(
-            accumulated(1, 'task.use="tests.support.language_model:Divides"'), id="gradients of an empty batch are NaN"
+            (SGD, 'task.use="tests.support.language_model:StepsItself"'), id="steps itself"
+        ),
+        pytest.param(
+            accumulated(1, 'task.use="tests.support.language_model:Divides"'),
+            id="gradients of an empty batch are NaN",
         ),
     ],
 )
@@ -91,12 +102,18 @@ def test_accumulated_batches_weigh_what_counts_in_them(
 
 
 @pytest.mark.usefixtures("on_device")
-@pytest.mark.parametrize("more", [(), (SKIP,), ('run.precision="fp16"', SKIP)], ids=["raise", "skip", "fp16"])
+@pytest.mark.parametrize(
+    "more", [(), (SKIP,), ('run.precision="fp16"', SKIP)], ids=["raise", "skip", "fp16"]
+)
 def test_weights_on_the_device_give_the_same(trained: Trained, more: tuple[str, ...]) -> None:
     masked = (0, 1, 6)
-    run_dir = trained(*accumulated(1, *more), f"data.train.args.masked={[*masked]}", pipeline=MASKED)
+    run_dir = trained(
+        *accumulated(1, *more), f"data.train.args.masked={[*masked]}", pipeline=MASKED
+    )
     expected, loss = after_one_step(first_weights(trained), masked)
-    close = {"rtol": 1e-2, "atol": 1e-2} if "fp16" in "".join(more) else {"rtol": 1e-5, "atol": 1e-6}
+    close = (
+        {"rtol": 1e-2, "atol": 1e-2} if "fp16" in "".join(more) else {"rtol": 1e-5, "atol": 1e-6}
+    )
     torch.testing.assert_close(weights_of(run_dir), expected.state_dict(), **close)
     assert [*logged(run_dir, "loss").values()] == [pytest.approx(loss, rel=close["rtol"])]
 
@@ -139,7 +156,11 @@ def test_the_mean_of_nothing_is_nan(trained: Trained) -> None:
 
 @pytest.mark.parametrize("args", ['{mean="epoch"}', "{window=8}"])
 def test_the_means_of_a_log_weigh_the_same(trained: Trained, args: str) -> None:
-    still = ("run.max_iters=4", "data.train.loader.batch_size=2", "data.train.args.masked=[0, 1, 5]")
+    still = (
+        "run.max_iters=4",
+        "data.train.loader.batch_size=2",
+        "data.train.args.masked=[0, 1, 5]",
+    )
     run_dir = trained(*still, "optimizer.args={lr=0.0}", f"hooks.log.args={args}", pipeline=MASKED)
     model = Bigram()
     model.load_state_dict(weights_of(run_dir))
@@ -155,25 +176,39 @@ def test_the_means_of_a_log_weigh_the_same(trained: Trained, args: str) -> None:
         pytest.param((), id="plain"),
         pytest.param(("run.accumulate=2", "data.train.loader.batch_size=4"), id="accumulated"),
         pytest.param(('task.use="tests.support.language_model:StepsItself"',), id="steps itself"),
-        pytest.param(('task.use="tests.support.language_model:Divides"',), id="gradients that are NaN"),
+        pytest.param(
+            ('task.use="tests.support.language_model:Divides"',), id="gradients that are NaN"
+        ),
     ],
 )
-def test_where_nothing_counts_no_step_is_taken(trained: Trained, run: tuple[str, ...], on_nan: str) -> None:
+def test_where_nothing_counts_no_step_is_taken(
+    trained: Trained, run: tuple[str, ...], on_nan: str
+) -> None:
     says = 'hooks.says={use="tests.support.numeric_faults:SaysSkipped"}'
     empty = f"data.train.args.masked={ALL}"
-    run_dir = trained(*run, empty, f'run.on_nan="{on_nan}"', "run.max_iters=3", says, pipeline=MASKED)
+    run_dir = trained(
+        *run, empty, f'run.on_nan="{on_nan}"', "run.max_iters=3", says, pipeline=MASKED
+    )
     torch.testing.assert_close(weights_of(run_dir), first_weights(trained), rtol=0, atol=0)
     assert not logged(run_dir, "skipped_steps"), "it is no step that is not finite"
-    assert [line for line in messages(run_dir) if line.startswith("skipped")] == ["skipped 1", "skipped 2", "skipped 3"]
+    assert [line for line in messages(run_dir) if line.startswith("skipped")] == [
+        "skipped 1",
+        "skipped 2",
+        "skipped 3",
+    ]
     (told,) = (line for line in messages(run_dir, "warn") if "weight 0" in line)
     assert "iteration 1" in told
 
 
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize(
-    "more", [(), (SKIP, 'hooks.unwaiting={use="tests.support.numeric_faults:Unwaiting"}')], ids=["raise", "skip"]
+    "more",
+    [(), (SKIP, 'hooks.unwaiting={use="tests.support.numeric_faults:Unwaiting"}')],
+    ids=["raise", "skip"],
 )
-def test_an_optimizer_leaves_an_empty_step_out_by_itself(trained: Trained, more: tuple[str, ...]) -> None:
+def test_an_optimizer_leaves_an_empty_step_out_by_itself(
+    trained: Trained, more: tuple[str, ...]
+) -> None:
     run = (
         "optimizer.args.fused=true",
         "data.train.loader.batch_size=2",
@@ -190,14 +225,18 @@ def test_an_optimizer_leaves_an_empty_step_out_by_itself(trained: Trained, more:
 @pytest.mark.usefixtures("on_device")
 def test_an_optimizer_that_cannot_leave_an_empty_step_out_is_named(trained: Trained) -> None:
     run = ("run.accumulate=2", "data.train.loader.batch_size=4", f"data.train.args.masked={ALL}")
-    (told,) = (line for line in messages(trained(*run, pipeline=MASKED), "warn") if "weight 0" in line)
+    (told,) = (
+        line for line in messages(trained(*run, pipeline=MASKED), "warn") if "weight 0" in line
+    )
     assert "fused = true" in told
 
 
 @pytest.mark.parametrize("weight", ["-1", "nan", "inf", "'many'", "[1, 2]"])
 def test_what_is_no_weight_is_refused(trained: Trained, weight: str) -> None:
     run_dir = trained(
-        f'task={{use="tests.support.language_model:Wrong", args={{weight={weight}}}}}', pipeline=MASKED, code=2
+        f'task={{use="tests.support.language_model:Wrong", args={{weight={weight}}}}}',
+        pipeline=MASKED,
+        code=2,
     )
     assert "batch_weight has returned" in reason(run_dir)
 
@@ -219,9 +258,14 @@ def test_a_nan_that_weighs_nothing_is_no_nan() -> None:
 def test_a_task_that_leaves_targets_out_and_does_not_say_so_is_named(
     trained: Trained, loss: dict[str, Any], data: str, warned: bool
 ) -> None:
-    args = ", ".join(f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}" for key, value in loss.items())
+    args = ", ".join(
+        f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
+        for key, value in loss.items()
+    )
     task = f'task={{use="tests.support.language_model:unweighted", args={{{args}}}}}'
     sets = [f"data.{name}.args={{seed=3{data}}}" for name in ("train", "val")]
-    run_dir = trained(task, *sets, "run.accumulate=2", "data.train.loader.batch_size=4", pipeline=MASKED)
+    run_dir = trained(
+        task, *sets, "run.accumulate=2", "data.train.loader.batch_size=4", pipeline=MASKED
+    )
     told = [line for line in messages(run_dir, "warn") if "batch_weight" in line]
     assert len(told) == (2 if warned else 0), "once of each data"

@@ -34,20 +34,34 @@ from tests.support.simulated_device import FORWARD, HOOK, simulate
 
 
 def made(*overrides: str) -> tuple[Any, list[str], HookThrottles]:
-    """Return a function that takes a frame, the list of warnings, and how often throttled hooks fire."""
+    """Return a function that takes a frame, the list of warnings,
+    and how often throttled hooks fire.
+    """
     loaded, warned = parse(TOY.read_text(), TOY, overrides), []
     plan = compile_pipeline(loaded)
     throttles = HookThrottles(plan, RunState(), lambda kind, **change: None)
-    taken = BudgetController.of(loaded.pipeline, plan, lambda text, level: warned.append(text), throttles)
+    taken = BudgetController.of(
+        loaded.pipeline, plan, lambda text, level: warned.append(text), throttles
+    )
     ids = {f"{each.hook}@{each.point}": each.id for each in plan.bindings}
 
-    def take(it: int, elapsed: float, iters: int, ms: float, **hooks: float | tuple[int, float, float]) -> None:
-        taken_by = {name: each if isinstance(each, tuple) else (iters, each, 0.0) for name, each in hooks.items()}
+    def take(
+        it: int, elapsed: float, iters: int, ms: float, **hooks: float | tuple[int, float, float]
+    ) -> None:
+        taken_by = {
+            name: each if isinstance(each, tuple) else (iters, each, 0.0)
+            for name, each in hooks.items()
+        }
         fired = {
             f"{ids[name]}": [count, int(total * 1e6), int(longest * 1e6), 0, [0]]
             for name, (count, total, longest) in taken_by.items()
         }
-        frame = {"it": it, "elapsed": elapsed, "iters": [iters, int(ms * 1e6), 0, 0, [0]], "hooks": fired}
+        frame = {
+            "it": it,
+            "elapsed": elapsed,
+            "iters": [iters, int(ms * 1e6), 0, 0, [0]],
+            "hooks": fired,
+        }
         assert taken is not None
         taken.take(frame)  # type: ignore[arg-type]
         for change in throttles.take():  # the safe point
@@ -95,22 +109,37 @@ class Slow:
 def test_a_run_warns(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "WARM_UP", 0)
     slow = f'hooks.slow={{use="{__file__}:Slow", budget="10%"}}'
-    warned = [text for text in messages(trained(slow, "run.max_epochs=9"), "warn") if "budget" in text]
-    assert len(warned) == 1 and warned[0].startswith('hook "slow": ') and "at after_train_iter" in warned[0]
-    assert not [text for text in messages(trained(slow.replace("10%", "100%"))) if "budget is" in text]
+    warned = [
+        text for text in messages(trained(slow, "run.max_epochs=9"), "warn") if "budget" in text
+    ]
+    assert (
+        len(warned) == 1
+        and warned[0].startswith('hook "slow": ')
+        and "at after_train_iter" in warned[0]
+    )
+    assert not [
+        text for text in messages(trained(slow.replace("10%", "100%"))) if "budget is" in text
+    ]
 
 
 @pytest.mark.parametrize("written", ["0%", "1", "2s", "fast"])
 def test_what_is_no_budget_is_refused(written: str) -> None:
-    assert f'"{written}" is no budget; write "1%"' in refusal(f'hooks.clip.budget="{written}"').message
+    assert (
+        f'"{written}" is no budget; write "1%"' in refusal(f'hooks.clip.budget="{written}"').message
+    )
 
 
 SLOW = f'hooks.slow={{use="{__file__}:Slow", budget="1%", over_budget="throttle"}}'
 LOGS = "slow@after_train_iter"
 
 
-def frames(take: Any, throttles: HookThrottles, seconds: int, each: float, since: float = 0.0) -> list[int]:
-    """Take a frame each second, of 100 iterations in 1,000 ms; `each` is a firing's ms. Return the frequencies."""
+def frames(
+    take: Any, throttles: HookThrottles, seconds: int, each: float, since: float = 0.0
+) -> list[int]:
+    """Take a frame each second, of 100 iterations in 1,000 ms; `each` is a firing's ms.
+
+    Return the frequencies.
+    """
     seen = [throttles.every["slow"]]
     for second in range(seconds):
         fired = 100 // throttles.every["slow"]
@@ -120,14 +149,29 @@ def frames(take: Any, throttles: HookThrottles, seconds: int, each: float, since
     return seen
 
 
-def test_a_throttled_hook_fires_as_seldom_as_its_budget_needs_and_more_often_once_that_is_calm() -> None:
+def test_a_throttled_hook_fires_as_seldom_as_needed_and_more_often_once_that_is_calm() -> None:
     take, warned, throttles = made(SLOW)
     take(WARM_UP, 0.0, WARM_UP, 1000.0)
-    assert frames(take, throttles, 100, 0.2) == [1, 2], "2 % at each firing: half of them are within 1 %"
-    assert frames(take, throttles, 100, 0.1, 100) == [2], "0.5 %: at twice as many it would be no calm 1 %"
+    assert frames(take, throttles, 100, 0.2) == [
+        1,
+        2,
+    ], "2 % at each firing: half of them are within 1 %"
+    assert frames(take, throttles, 100, 0.1, 100) == [2], (
+        "0.5 %: at twice as many it would be no calm 1 %"
+    )
     assert frames(take, throttles, 100, 0.03, 200) == [2, 1], "0.15 %, and 0.3 % at each"
-    assert frames(take, throttles, 20, 0.9, 300) == [1, 2, 16], "9 %: what was calm before counts in the first step"
-    assert frames(take, throttles, 250, 0.03, 320) == [16, 8, 4, 2, 1], "twice as often each minute, as it fires"
+    assert frames(take, throttles, 20, 0.9, 300) == [
+        1,
+        2,
+        16,
+    ], "9 %: what was calm before counts in the first step"
+    assert frames(take, throttles, 250, 0.03, 320) == [
+        16,
+        8,
+        4,
+        2,
+        1,
+    ], "twice as often each minute, as it fires"
     assert not warned
 
 
@@ -172,7 +216,9 @@ def asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("asked_at_once")
-def test_it_skips_firings_from_a_safe_point_and_a_resume_on(new_run: NewRun, train_here: Train, tmp_path: Any) -> None:
+def test_it_skips_firings_from_a_safe_point_and_a_resume_on(
+    new_run: NewRun, train_here: Train, tmp_path: Any
+) -> None:
     run_dir = new_run(COUNTS, "run.max_epochs=20", *strikes(tmp_path, 15, ("after_train_iter", 80)))
     assert train_here(run_dir) == 143
     (began,) = records(run_dir, "throttle")
@@ -183,10 +229,15 @@ def test_it_skips_firings_from_a_safe_point_and_a_resume_on(new_run: NewRun, tra
     assert state["throttles"] == {"slow": 4}
     assert train_here(run_dir, resume=True) == 0
     assert fires(run_dir) == [it for it in range(1, 101) if it <= since or it % 4 == 0]
-    assert [(each["it"], each["every"]) for each in records(run_dir, "throttle")] == [(since, 4), (80, 4)]
+    assert [(each["it"], each["every"]) for each in records(run_dir, "throttle")] == [
+        (since, 4),
+        (80, 4),
+    ]
     page = "\n".join(format_page(RunFacts.read(run_dir)))
     assert re.search(
-        r"throttled now, since iteration\n +80 +slow fires 1 of 4 times that it is due: as the checkpoint", page
+        r"throttled now, since iteration\n +80 +slow fires 1 of 4 times that it is due: as the"
+        r" checkpoint",
+        page,
     )
 
 
@@ -228,16 +279,22 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [(), ("run.accumulate=2", "data.train.args={examples=32}")], ids=["plain", "accumulated"]
+    "more",
+    [(), ("run.accumulate=2", "data.train.args={examples=32}")],
+    ids=["plain", "accumulated"],
 )
-def test_phases_and_hooks_have_their_time_on_the_device(trained: Trained, more: tuple[str, ...]) -> None:
+def test_phases_and_hooks_have_their_time_on_the_device(
+    trained: Trained, more: tuple[str, ...]
+) -> None:
     run = trained(*more)
     live = LogFollower(run)
     live.read_all()
     assert live.plan is not None
     device, batches, pace = live.state.first.device, 2 if more else 1, Throughput.of(live.state)
     costs = {
-        row.binding.hook if row.binding else row.name: row_cost(live.state, live.plan, pace, row, whole_attempt=False)
+        row.binding.hook if row.binding else row.name: row_cost(
+            live.state, live.plan, pace, row, whole_attempt=False
+        )
         for row in make_rows(live.plan)
     }
     launched = 0.99e9 * (batches * FORWARD + HOOK)
@@ -249,7 +306,9 @@ def test_phases_and_hooks_have_their_time_on_the_device(trained: Trained, more: 
     assert 0.0 < (device.share([clip]) or 0.0) < 0.9
 
 
-def test_sampled_iterations_are_some_and_none_without_events(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_iterations_are_some_and_none_without_events(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = trained()
     device = [frame["device"] for frame in records(run, "frame") if "device" in frame]
     iters = sum(frame["iters"][0] for frame in records(run, "frame"))
@@ -321,11 +380,18 @@ def test_a_trace_has_the_device_on_a_track_of_its_own(trained: Trained, tmp_path
     for each in traced:
         assert each.device is not None and each.device >= 0.99e6 * (FORWARD + HOOK)
         device = {row.label: row.device for row in each.rows}
-        assert device["forward"] >= 0.99e6 * FORWARD and device["clip @ before_optimizer_step"] >= 0.99e6 * HOOK
+        assert (
+            device["forward"] >= 0.99e6 * FORWARD
+            and device["clip @ before_optimizer_step"] >= 0.99e6 * HOOK
+        )
     events = json.loads(path.read_text())["traceEvents"]
     forward = {
-        track: [event["ts"] for event in events if event["name"] == "forward" and event["tid"] == track]
+        track: [
+            event["ts"] for event in events if event["name"] == "forward" and event["tid"] == track
+        ]
         for track in (0, 1)
     }
     assert len(forward[0]) == len(forward[1]) == 4
-    assert all(device >= host - 0.01 for host, device in zip(*forward.values(), strict=True)), "before its launch"
+    assert all(device >= host - 0.01 for host, device in zip(*forward.values(), strict=True)), (
+        "before its launch"
+    )

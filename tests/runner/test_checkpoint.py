@@ -54,16 +54,25 @@ def test_what_is_saved_is_counted_closed_and_alone_read(store: CheckpointStore) 
     process = psutil.Process()
     before = process.num_fds()
     saved = store.save({"model": {}, "more": [7]}, ["last"], {"it": 7})
-    assert saved.bytes == sum((saved.path / name).stat().st_size for name in ("model.pt", TRAINING_FILE))
+    assert saved.bytes == sum(
+        (saved.path / name).stat().st_size for name in ("model.pt", TRAINING_FILE)
+    )
     assert process.num_fds() <= before
-    assert read(save(store, 7)) == {"model": {"w": pytest.approx(torch.tensor([7.0, 7.0]))}, "more": [7]}
+    assert read(save(store, 7)) == {
+        "model": {"w": pytest.approx(torch.tensor([7.0, 7.0]))},
+        "more": [7],
+    }
     path = save(store, 1)
     (path / "model_stray.pt").write_bytes(b"not ours")
     assert read(path).keys() == {"model", "more"}
 
 
 def test_each_byte_is_read_once(store: CheckpointStore) -> None:
-    state = {"model": {"w": torch.rand(1 << 20)}, "optimizer": [torch.rand(1 << k) for k in range(20)], "more": [1]}
+    state = {
+        "model": {"w": torch.rand(1 << 20)},
+        "optimizer": [torch.rand(1 << k) for k in range(20)],
+        "more": [1],
+    }
     saved = store.save(state, [], {"it": 1, "ep": 0})
     before = psutil.Process().io_counters().read_chars
     path, _ = find_newest_good(store.all(), store.load)
@@ -87,7 +96,9 @@ def test_damaged_ones_make_room_and_do_not_count(store: CheckpointStore) -> None
 def test_of_a_checkpoint_on_another_disk_retention_removes_the_link_alone(
     store: CheckpointStore, tmp_path: Path, called: str
 ) -> None:
-    """The user has moved it there and linked it: it has no name by that, and counts like any other."""
+    """The user has moved it there and linked it: it has no name by that,
+    and counts like any other.
+    """
 
     def moved(path: Path, folder: str) -> Path:
         there = tmp_path / folder / called
@@ -129,11 +140,14 @@ def test_a_trail_is_thinned_out_within_its_bytes(store: CheckpointStore) -> None
     assert [int(path.name[2:]) for path in store.all()] == [130, 129, 1]
 
 
-def test_checkpoints_none_of_which_is_whole_are_no_reason_to_begin_anew(store: CheckpointStore) -> None:
+def test_checkpoints_none_of_which_is_whole_are_no_reason_to_begin_anew(
+    store: CheckpointStore,
+) -> None:
     for it in (1, 2):
         (save(store, it) / "model.pt").unlink()
     wrong = (
-        r"(?s)it00000002 cannot be used .*model.pt is missing.*once .* is moved away, a resume starts at the beginning"
+        r"(?s)it00000002 cannot be used .*model.pt is missing.*once .* is moved away, a resume"
+        r" starts at the beginning"
     )
     with pytest.raises(UserError, match=wrong):
         find_newest_good(store.all())
@@ -161,7 +175,9 @@ def test_a_write_that_is_called_off_leaves_nothing(store: CheckpointStore) -> No
 
 
 def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path: Path) -> None:
-    """Before each line that saving and pruning run, keep what a kill there leaves behind, if it is something new."""
+    """Before each line that saving and pruning run, keep what a kill there leaves behind,
+    if it is something new.
+    """
     save(store, 1, "last", "best")
     save(store, 2, "last")
     copies: dict[tuple[object, ...], Path] = {}
@@ -171,7 +187,10 @@ def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path
             return None
         if event == "line":
             paths = sorted(store.folder.rglob("*"))
-            left = tuple((path, path.lstat().st_size, path.is_symlink() and path.readlink()) for path in paths)
+            left = tuple(
+                (path, path.lstat().st_size, path.is_symlink() and path.readlink())
+                for path in paths
+            )
             if left not in copies:
                 copies[left] = tmp_path / f"copy{len(copies)}"
                 shutil.copytree(store.folder, copies[left], symlinks=True)
@@ -203,10 +222,18 @@ def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path
 
 
 def test_a_hook_may_ask_for_a_checkpoint_anywhere(trained: Trained) -> None:
-    """Under a name for each point. After the run it is too late, which is reported; two points do not fire."""
+    """Under a name for each point.
+
+    After the run it is too late, which is reported; two points do not fire.
+    """
     points = {point.name for point in POINTS if "predict" not in point.name}
-    asks = [f'hooks.{name}={{use="./common_hooks.py:Asks", args={{point="{name}", by="{name}"}}}}' for name in points]
-    run_dir = trained("run.max_epochs=1", "run.test=true", "hooks.checkpoint.points=['after_val']", *asks)
+    asks = [
+        f'hooks.{name}={{use="./common_hooks.py:Asks", args={{point="{name}", by="{name}"}}}}'
+        for name in points
+    ]
+    run_dir = trained(
+        "run.max_epochs=1", "run.test=true", "hooks.checkpoint.points=['after_val']", *asks
+    )
     saved = {name for record in records(run_dir, "checkpoint") for name in record["names"]}  # type: ignore[attr-defined]
     assert saved & points == points - {"after_load_checkpoint", "on_exception", "after_run"}
     assert len([text for text in messages(run_dir) if "request ignored" in text]) == 1
@@ -215,7 +242,9 @@ def test_a_hook_may_ask_for_a_checkpoint_anywhere(trained: Trained) -> None:
 
 def test_a_name_that_no_checkpoint_can_go_by_is_refused(trained: Trained) -> None:
     assert not any(map(is_valid_alias, ("a/b", "../b", "", ".b", "b\n", "b" * 241, "it00000001")))
-    run_dir = trained('hooks.asks={use="./common_hooks.py:Asks", args={point="before_train", by="a/b"}}', code=2)
+    run_dir = trained(
+        'hooks.asks={use="./common_hooks.py:Asks", args={point="before_train", by="a/b"}}', code=2
+    )
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"]) == ("asks", "before_train")
     assert 'no checkpoint can go by the name "a/b"' in str(error["text"])
@@ -229,7 +258,10 @@ def test_a_name_that_no_checkpoint_can_go_by_is_refused(trained: Trained) -> Non
         ([1, {"a": (Path("x"),)}], "[1]['a'][0] is a pathlib"),
         (frozenset([1, 2]), " is a builtins.frozenset"),
         (deque([1]), " is a collections.deque"),
-        ({"extra": np.ones(2)}, "['extra'] is a numpy.ndarray, which cannot be loaded again; a tensor can be"),
+        (
+            {"extra": np.ones(2)},
+            "['extra'] is a numpy.ndarray, which cannot be loaded again; a tensor can be",
+        ),
         ({"lock": threading.Lock()}, "['lock'] is a _thread.lock"),
         ([lambda: 0], "[0] is a builtins.function"),
         ({(1, np.int64(2)): 3}, "['a key'][1] is a numpy.int64"),
@@ -237,7 +269,9 @@ def test_a_name_that_no_checkpoint_can_go_by_is_refused(trained: Trained) -> Non
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 @pytest.mark.parametrize("entry", ["hooks", "model", "optimizer_d"])
-def test_what_could_not_be_read_back_is_refused(store: CheckpointStore, entry: str, value: Any, expected: str) -> None:
+def test_what_could_not_be_read_back_is_refused(
+    store: CheckpointStore, entry: str, value: Any, expected: str
+) -> None:
     store.save({"model": {}, "hooks": {}}, [], {"it": 1, "ep": 0})
     with pytest.raises(TypeError) as caught:
         store.save({"model": {}, "hooks": {}, entry: value}, [], {"it": 2, "ep": 0})
@@ -245,11 +279,18 @@ def test_what_could_not_be_read_back_is_refused(store: CheckpointStore, entry: s
     assert [path.name for path in store.all()] == ["it00000001"], "the one before stands"
 
 
-def test_what_is_not_refused_reads_back_and_a_metric_may_be_no_number(store: CheckpointStore) -> None:
-    plain = {"a": [1, 2.5, "x", None, True, b"y"], "b": (torch.ones(1), torch.nn.Parameter(torch.ones(1)))}
+def test_what_is_not_refused_reads_back_and_a_metric_may_be_no_number(
+    store: CheckpointStore,
+) -> None:
+    plain = {
+        "a": [1, 2.5, "x", None, True, b"y"],
+        "b": (torch.ones(1), torch.nn.Parameter(torch.ones(1))),
+    }
     state = {"model": {}, "hooks": OrderedDict(plain), "more": {1: plain, (2, "x"): []}}
     assert read(store.save(state, [], {"it": 1, "ep": 0}).path).keys() == state.keys()
-    path = store.save({"model": {}, "more": [1]}, ["last"], {"it": 1, "ep": 0, "metrics": {"loss": float("nan")}}).path
+    path = store.save(
+        {"model": {}, "more": [1]}, ["last"], {"it": 1, "ep": 0, "metrics": {"loss": float("nan")}}
+    ).path
     assert find_damage(path) == ""
     assert math.isnan(read_manifest(path)["metrics"]["loss"])
 
@@ -280,30 +321,56 @@ def loop(path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "expected"),
     [
-        (lambda path: (path / "model.pt").write_bytes((path / "model.pt").read_bytes()[:-9]), "bytes instead of"),
+        (
+            lambda path: (path / "model.pt").write_bytes((path / "model.pt").read_bytes()[:-9]),
+            "bytes instead of",
+        ),
         (lambda path: flip(path / "model.pt"), "model.pt is not what was written"),
         (lambda path: flip(path / TRAINING_FILE), "training.pt is not what was written"),
         (lambda path: (path / TRAINING_FILE).unlink(), "training.pt is missing"),
         (lambda path: (path / MANIFEST_FILE).unlink(), "manifest.json is missing"),
         (lambda path: (path / MANIFEST_FILE).write_text("{}"), "manifest.json is no manifest"),
-        (lambda path: (path / MANIFEST_FILE).write_bytes(b"\xff\xfe"), "manifest.json is no manifest"),
+        (
+            lambda path: (path / MANIFEST_FILE).write_bytes(b"\xff\xfe"),
+            "manifest.json is no manifest",
+        ),
         (lambda path: changed(path, files={}), "manifest.json is no manifest"),
-        (lambda path: changed(path, files={TRAINING_FILE: {"bytes": 1}}), "manifest.json is no manifest"),
-        (lambda path: changed(path, files=read_manifest(path)["files"] | {"x": {}}), "manifest.json is no manifest"),
-        (lambda path: changed(path, files={TRAINING_FILE: {}, "../x": {}}), "manifest.json is no manifest"),
-        (lambda path: changed(path, names={"../../elsewhere": "it00000001"}), "manifest.json is no manifest"),
+        (
+            lambda path: changed(path, files={TRAINING_FILE: {"bytes": 1}}),
+            "manifest.json is no manifest",
+        ),
+        (
+            lambda path: changed(path, files=read_manifest(path)["files"] | {"x": {}}),
+            "manifest.json is no manifest",
+        ),
+        (
+            lambda path: changed(path, files={TRAINING_FILE: {}, "../x": {}}),
+            "manifest.json is no manifest",
+        ),
+        (
+            lambda path: changed(path, names={"../../elsewhere": "it00000001"}),
+            "manifest.json is no manifest",
+        ),
         (lambda path: changed(path, names={"best": "../x"}), "manifest.json is no manifest"),
         (lambda path: changed(path, names={"": "it00000001"}), "manifest.json is no manifest"),
         (lambda path: changed(path, names={"best": "é" * 125}), "manifest.json is no manifest"),
         (lambda path: changed(path, it="x"), "manifest.json is no manifest"),
         (lambda path: without(path, "it"), "manifest.json is no manifest"),
-        (lambda path: (path / MANIFEST_FILE).write_text("[" * 50_000), "manifest.json is no manifest"),
+        (
+            lambda path: (path / MANIFEST_FILE).write_text("[" * 50_000),
+            "manifest.json is no manifest",
+        ),
         (lambda path: loop(path / "model.pt"), "model.pt cannot be read: "),
         (lambda path: loop(path / MANIFEST_FILE), "manifest.json cannot be read: "),
-        (lambda path: changed(path, version=99), f"in format 99, this one reads format {VERSION} alone"),
+        (
+            lambda path: changed(path, version=99),
+            f"in format 99, this one reads format {VERSION} alone",
+        ),
     ],
 )
-def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Path], object], expected: str) -> None:
+def test_it_is_named_and_passed_over(
+    store: CheckpointStore, harm: Callable[[Path], object], expected: str
+) -> None:
     older, newest = save(store, 1), save(store, 2)
     harm(newest)
     assert expected in find_damage(newest)
@@ -325,10 +392,14 @@ def test_a_file_that_would_run_code_is_refused_though_its_checksum_is_right(
     torch.save({"evil": Evil()}, path / file)
     files = read_manifest(path)["files"]
     data = (path / file).read_bytes()
-    changed(path, files=files | {file: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}})
+    changed(
+        path, files=files | {file: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}}
+    )
     assert find_damage(path) == ""
     assert train_here(run_dir, resume=True) == 2
-    assert re.search(r"holds more than data: (?!it cannot be)\w", str(records(run_dir, "refused")[-1]["reason"]))
+    assert re.search(
+        r"holds more than data: (?!it cannot be)\w", str(records(run_dir, "refused")[-1]["reason"])
+    )
     assert not Path("pwned").exists()
 
 
@@ -353,7 +424,10 @@ def test_a_rank_that_moves_down_takes_its_name_along(store: CheckpointStore) -> 
     save(store, 3, "best-2")
     assert names(store) == {"last": "it00000002", "best": "it00000002", "best-2": "it00000003"}
     store.prune(keep=1)
-    assert [path.name for path in store.all()] == ["it00000003", "it00000002"], "the newest and the named stay"
+    assert [path.name for path in store.all()] == [
+        "it00000003",
+        "it00000002",
+    ], "the newest and the named stay"
     assert not list(store.folder.glob(".*"))
 
 
@@ -376,7 +450,13 @@ def test_the_manifest_says_what_it_is_of(trained: Trained) -> None:
     assert manifest["metrics"].keys() == {"loss", "accuracy"}
     assert manifest["names"]["last"] == "it00000010"
     assert manifest["torch"] == torch.__version__
-    assert manifest["files"].keys() == {"model.pt", "model_ema.pt", "training.pt", "pipeline.toml", "plan.json"}
+    assert manifest["files"].keys() == {
+        "model.pt",
+        "model_ema.pt",
+        "training.pt",
+        "pipeline.toml",
+        "plan.json",
+    }
     for name, key in (("plan.json", "plan"), ("pipeline.toml", "pipeline.toml")):
         recorded = (run_dir.path / name).read_bytes()
         assert manifest["files"][name]["sha256"] == hashlib.sha256(recorded).hexdigest(), key
@@ -392,7 +472,9 @@ def recorded(tmp_path: Path) -> CheckpointStore:
     return store
 
 
-@pytest.mark.parametrize("of_a_file", [60, pytest.param(1 << 20, marks=pytest.mark.long)], ids=["some", "all"])
+@pytest.mark.parametrize(
+    "of_a_file", [60, pytest.param(1 << 20, marks=pytest.mark.long)], ids=["some", "all"]
+)
 def test_every_byte_of_one_may_be_another(recorded: CheckpointStore, of_a_file: int) -> None:
     """Of a manifest each is tried, and no file but it is read then."""
     newest = recorded.all()[0]
@@ -409,7 +491,10 @@ def test_every_byte_of_one_may_be_another(recorded: CheckpointStore, of_a_file: 
 
 @seeds(100)
 def test_whatever_is_wrong_in_one(recorded: CheckpointStore, seeds: range) -> None:
-    """A garbled file is found. A manifest that is sealed as it should be may say anything, but leads nowhere else."""
+    """A garbled file is found.
+
+    A manifest that is sealed as it should be may say anything, but leads nowhere else.
+    """
     newest, older = recorded.all()
     manifest = newest / MANIFEST_FILE
     for seed in seeds:
@@ -426,9 +511,13 @@ def test_whatever_is_wrong_in_one(recorded: CheckpointStore, seeds: range) -> No
             manifest.write_text(make_sealed_text(forged))
             if not find_damage(newest):
                 names = (*read_manifest(newest)["files"], *read_manifest(newest)["names"])
-                assert all(name and "/" not in name and not name.startswith(".") for name in names), f"seed {seed}"
+                assert all(
+                    name and "/" not in name and not name.startswith(".") for name in names
+                ), f"seed {seed}"
                 recorded.rewind(newest)
             find_newest_good(recorded.all())
             manifest.write_bytes(sealed)
             recorded.rewind(newest)
-            assert all(path.parent == recorded.folder for path in recorded.names().values()), f"seed {seed}"
+            assert all(path.parent == recorded.folder for path in recorded.names().values()), (
+                f"seed {seed}"
+            )

@@ -1,4 +1,6 @@
-"""Saving beside the training, with a disk that is slow or broken, in another folder, and as copies at a URL."""
+"""Saving beside the training, with a disk that is slow or broken, in another folder,
+and as copies at a URL.
+"""
 
 import json
 import os
@@ -74,13 +76,23 @@ def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], 
     monkeypatch.setattr(CheckpointStore, "_write_file", act_first)
 
 
-def test_no_training_waits_for_the_disk(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_training_waits_for_the_disk(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = tmp_path / "trace"
-    at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_train_iter iter=8 " in trace.read_text()))
+    at_manifest(
+        monkeypatch, 1, lambda: wait_for(lambda: "after_train_iter iter=8 " in trace.read_text())
+    )
     trained(TRACER % trace)
-    reported = [line for line in trace.read_text().splitlines() if line.startswith("after_save_checkpoint")]
-    assert 8 <= int(reported[0].split("iter=")[1].split()[0]) <= 10, "behind the write, and before the next one begins"
-    assert reported[-1].startswith("after_save_checkpoint iter=15"), "it has ended before the run does"
+    reported = [
+        line for line in trace.read_text().splitlines() if line.startswith("after_save_checkpoint")
+    ]
+    assert 8 <= int(reported[0].split("iter=")[1].split()[0]) <= 10, (
+        "behind the write, and before the next one begins"
+    )
+    assert reported[-1].startswith("after_save_checkpoint iter=15"), (
+        "it has ended before the run does"
+    )
 
 
 def test_a_write_under_way_when_the_run_fails_is_reported(
@@ -89,9 +101,15 @@ def test_a_write_under_way_when_the_run_fails_is_reported(
     """With the milliseconds for which the training has waited."""
     trace, clock = tmp_path / "trace", count(step=0.25)
     monkeypatch.setattr(manager, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_forward iter=5 " in trace.read_text()))
-    run_dir = trained(TRACER % trace, 'hooks.raises={use="./common_hooks.py:Raises", args={at=5}}', code=1)
-    assert [(record["it"], record["ms"]) for record in records(run_dir, "checkpoint")] == [(5, 250.0)]
+    at_manifest(
+        monkeypatch, 1, lambda: wait_for(lambda: "after_forward iter=5 " in trace.read_text())
+    )
+    run_dir = trained(
+        TRACER % trace, 'hooks.raises={use="./common_hooks.py:Raises", args={at=5}}', code=1
+    )
+    assert [(record["it"], record["ms"]) for record in records(run_dir, "checkpoint")] == [
+        (5, 250.0)
+    ]
 
 
 def interrupt_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
@@ -100,7 +118,8 @@ def interrupt_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     join = Thread.join
 
     def notice(thread: Thread, timeout: float | None = None) -> None:
-        if thread.name == "hookflow-checkpoint" and timeout is not None:  # without one, it is known to have ended
+        # Without one, it is known to have ended.
+        if thread.name == "hookflow-checkpoint" and timeout is not None:
             waited_for.set()
         join(thread, timeout)
 
@@ -144,17 +163,27 @@ def test_what_a_second_signal_comes_too_late_for_is_recorded(
     assert train_here(run_dir) == 143
     there = [path.name for path in CheckpointStore(run_dir.checkpoints).all()]
     assert there == ["it00000010", "it00000005"]
-    assert [Path(str(record["path"])).name for record in records(run_dir, "checkpoint")] == there[::-1]
+    assert [Path(str(record["path"])).name for record in records(run_dir, "checkpoint")] == there[
+        ::-1
+    ]
 
 
-def test_losing_the_terminal_harms_nothing(left_alone: RunDir, trained: Trained, tmp_path: Path) -> None:
-    other = trained(*strikes(tmp_path, signal.SIGHUP, ("after_backward", 6), ("before_save_checkpoint", 10)))
+def test_losing_the_terminal_harms_nothing(
+    left_alone: RunDir, trained: Trained, tmp_path: Path
+) -> None:
+    other = trained(
+        *strikes(tmp_path, signal.SIGHUP, ("after_backward", 6), ("before_save_checkpoint", 10))
+    )
     assert_same_end(left_alone, other)
 
 
 def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: Train) -> None:
-    points = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val", "on_exception"]'
-    run_dir = new_run(points, 'hooks.raises={use="./common_hooks.py:Raises", args={at=7, megabytes=2}}')
+    points = (
+        'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val", "on_exception"]'
+    )
+    run_dir = new_run(
+        points, 'hooks.raises={use="./common_hooks.py:Raises", args={at=7, megabytes=2}}'
+    )
     for attempt in range(2):
         assert train_here(run_dir, resume=attempt > 0) == 1
         (apart,) = list_checkpoints(run_dir.checkpoints, EXCEPTION)
@@ -185,12 +214,16 @@ class CountsInPlace:
         self.batches = state["batches"]
 
 
-def test_what_a_validation_that_is_cut_short_has_changed_in_place_is_not_saved(resumes_alike: NewRun) -> None:
+def test_what_a_validation_that_is_cut_short_has_changed_in_place_is_not_saved(
+    resumes_alike: NewRun,
+) -> None:
     resumes_alike(f'hooks.counts={{use="{__file__}:CountsInPlace"}}', point="after_val_iter", at=10)
 
 
 class RaisesAtTheEnd:
-    """Raises at the end of the second epoch, once it has written to the weights, or to the optimizer's state."""
+    """Raises at the end of the second epoch, once it has written to the weights,
+    or to the optimizer's state.
+    """
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -215,15 +248,22 @@ class RaisesAtTheEnd:
                 run.optimizer.state[weight]["momentum_buffer"].zero_()
 
 
-@pytest.mark.parametrize("how", ["in place", "by data", "by numpy", "by another tensor", "in the optimizer"])
+@pytest.mark.parametrize(
+    "how", ["in place", "by data", "by numpy", "by another tensor", "in the optimizer"]
+)
 def test_the_state_before_an_error_is_what_it_was_whatever_a_hook_has_written_to(
     trained: Trained, undisturbed: Trained, how: str
 ) -> None:
-    """The weights are those of a run that ends there; some of these writes nothing but a copy would notice."""
+    """The weights are those of a run that ends there;
+    some of these writes nothing but a copy would notice.
+    """
     raises = f'hooks.raises={{use="{__file__}:RaisesAtTheEnd", args={{how="{how}"}}}}'
     run_dir = trained(raises, code=1)
     (apart,) = list_checkpoints(run_dir.checkpoints, EXCEPTION)
-    saved, right = read(apart), read(undisturbed("hooks.checkpoint.args.keep=3").checkpoints / "it00000010")
+    saved, right = (
+        read(apart),
+        read(undisturbed("hooks.checkpoint.args.keep=3").checkpoints / "it00000010"),
+    )
     assert saved["position"]["batch_idx"] == 5, "before the end of the epoch"
     for entry in ("model", "optimizer"):
         assert_same(saved[entry], right[entry])
@@ -248,10 +288,18 @@ def test_a_buffer_made_by_expand_is_trained_saved_and_resumed(resumes_alike: New
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_jagged_tensor_is_read_by_a_process_that_has_made_none(tmp_path: Path) -> None:
     made = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
-    path = CheckpointStore(tmp_path).save({"model": {}, "hooks": {"x": made}}, ["last"], {"it": 1, "ep": 0}).path
-    reads = "import sys; from pathlib import Path; from hookflow.runner.checkpoint.store import read; "
+    path = (
+        CheckpointStore(tmp_path)
+        .save({"model": {}, "hooks": {"x": made}}, ["last"], {"it": 1, "ep": 0})
+        .path
+    )
+    reads = (
+        "import sys; from pathlib import Path; from hookflow.runner.checkpoint.store import read; "
+    )
     reads += "print([row.tolist() for row in read(Path(sys.argv[1]))['hooks']['x'].unbind()])"
-    done = subprocess.run([sys.executable, "-c", reads, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", reads, str(path)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split("\n")[0] == "[[1.0, 1.0], [1.0, 1.0, 1.0]]"
 
 
@@ -270,19 +318,30 @@ def test_the_newest_checkpoint_on_the_disk_counts_though_the_log_lacks_it(traine
     assert run_dir.find_resume_iteration() == 20
 
 
-def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(trained: Trained) -> None:
+def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(
+    trained: Trained,
+) -> None:
     raises = 'hooks.raises={use="./common_hooks.py:Raises", args={at=3}}'
-    unstorable = 'hooks.fails={use="./common_hooks.py:Fails", args={place="2 iterations: state_dict"}}'
+    unstorable = (
+        'hooks.fails={use="./common_hooks.py:Fails", args={place="2 iterations: state_dict"}}'
+    )
     run_dir = trained("hooks.checkpoint.points=['on_exception']", raises, unstorable, code=1)
     assert "as told" in reason(run_dir)
-    (failure,) = [text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text]
+    (failure,) = [
+        text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text
+    ]
     assert "['fails']['kinds'] is a builtins.frozenset" in failure
 
 
 def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     image = torch.randn(1, 3, 2, 2).contiguous(memory_format=torch.channels_last)
-    state = {"model": net.state_dict(), "again": dict(net.state_dict()), "image": image, "list": [(1, [2])]}
+    state = {
+        "model": net.state_dict(),
+        "again": dict(net.state_dict()),
+        "image": image,
+        "list": [(1, [2])],
+    }
     copied = HostCopier().copy(state).state
     with torch.no_grad():
         net[0].weight.zero_()
@@ -314,10 +373,14 @@ def test_a_copy_is_made_where_the_last_one_was() -> None:
     assert len({tensor.data_ptr() for tensor in [*other["model"].values(), other["more"]]}) == 7
 
 
-def test_memory_for_large_tensors_of_a_gpu_is_locked_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_large_tensors_of_a_gpu_is_locked_by_its_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     locked: dict[int, int] = {}
     runtime = SimpleNamespace(
-        cudaHostRegister=lambda place, size, flags: int(bool(locked.setdefault(place, size) != size)),
+        cudaHostRegister=lambda place, size, flags: int(
+            bool(locked.setdefault(place, size) != size)
+        ),
         cudaHostUnregister=locked.pop,
     )
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
@@ -328,7 +391,9 @@ def test_memory_for_large_tensors_of_a_gpu_is_locked_by_its_size(monkeypatch: py
     assert not host_memory(torch.empty(3, LARGE_COPY_BYTES)).is_pinned()
 
 
-def test_memory_for_the_first_copy_is_taken_in_the_training(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_the_first_copy_is_taken_in_the_training(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken: list[int] = []
     monkeypatch.setattr(HostCopier, "prepare", lambda copy, tensors: taken.append(len(tensors)))
     trained("run.max_epochs=1")
@@ -339,19 +404,23 @@ def test_memory_for_the_first_copy_is_taken_in_the_training(trained: Trained, mo
 def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_back(
     left_alone: RunDir, trained: Trained
 ) -> None:
-    run_dir = trained(EVERY_3, 'hooks.keeps={use="./checkpoint_hooks.py:Keeps"}', "hooks.checkpoint.args.keep=9")
+    run_dir = trained(
+        EVERY_3, 'hooks.keeps={use="./checkpoint_hooks.py:Keeps"}', "hooks.checkpoint.args.keep=9"
+    )
     assert any("all are as they were written" in text for text in messages(run_dir))
     swapped = trained(EVERY_3, 'hooks.swaps={use="./checkpoint_hooks.py:Swaps"}')
     states: list[Any] = [final_state(run) for run in (left_alone, swapped)]
     assert states[0]["model"]["head.weight"].any()
     assert not states[1]["model"]["head.weight"].any()
-    assert torch.equal(states[0]["model"]["head.bias"], states[1]["model"]["head.bias"]), "it was trained as ever"
+    assert torch.equal(states[0]["model"]["head.bias"], states[1]["model"]["head.bias"]), (
+        "it was trained as ever"
+    )
 
 
 SHORT = "data.train.args={examples=24}"
 STOPS = (
-    'hooks.stops={use="./control_hooks.py:Steers", args={call="stop", point="after_backward", at=3}, '
-    'writes=["control"]}'
+    'hooks.stops={use="./control_hooks.py:Steers", args={call="stop", point="after_backward",'
+    ' at=3}, writes=["control"]}'
 )
 
 
@@ -361,8 +430,16 @@ STOPS = (
         ("max_iters = 5", [SHORT], 5),
         ("max_iters = 2", [], 2),
         ("max_iters = 8", ["run.val_every=4", 'hooks.checkpoint.points=["after_val"]'], 8),
-        ("max_epochs = 3", [SHORT, 'hooks.checkpoint.points=[{at="after_train_epoch", every="2ep"}]'], 9),
-        ("max_epochs = 3", ["hooks.checkpoint.points=['after_val']", "hooks.checkpoint.args={keep=1}"], 15),
+        (
+            "max_epochs = 3",
+            [SHORT, 'hooks.checkpoint.points=[{at="after_train_epoch", every="2ep"}]'],
+            9,
+        ),
+        (
+            "max_epochs = 3",
+            ["hooks.checkpoint.points=['after_val']", "hooks.checkpoint.args={keep=1}"],
+            15,
+        ),
         ("max_epochs = 3", [STOPS], 4),
         ("max_epochs = 2", ["hooks.checkpoint.points=['on_exception']"], 10),
         ("max_iters = 1", ["hooks.checkpoint.points=['on_exception']"], 1),
@@ -376,7 +453,8 @@ def test_a_run_that_ends_in_order_has_its_last_iteration(
     assert all(record["names"].count("last") == 1 for record in records(run_dir, "checkpoint"))  # type: ignore[attr-defined]
     assert train_here(run_dir, resume=True) == 0
     assert f"resumed from it{its:08d}: iteration {its}" in " ".join(messages(run_dir))
-    if its != 4:  # there are more to do for one that a hook has stopped, and it does not go on either
+    # There are more to do for one that a hook has stopped, and it does not go on either.
+    if its != 4:
         assert any("nothing is left to do" in text for text in messages(run_dir))
     assert records(run_dir, "end")[-1]["it"] == its
 
@@ -399,18 +477,28 @@ def test_nothing_is_saved_where_nobody_saves_nor_before_the_first_iteration(
     assert records(run_dir, "end")[-1]["it"] == its
 
 
-@pytest.mark.parametrize(("val_every", "expected"), [(1, {3: 3, 6: 6, 9: 9}), (5, {5: 5, 6: 5, 9: 9})])
-def test_a_checkpoint_dates_its_metrics(trained: Trained, val_every: int, expected: dict[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("val_every", "expected"), [(1, {3: 3, 6: 6, 9: 9}), (5, {5: 5, 6: 5, 9: 9})]
+)
+def test_a_checkpoint_dates_its_metrics(
+    trained: Trained, val_every: int, expected: dict[int, int]
+) -> None:
     keep = "hooks.checkpoint.args.keep=9"
-    run_dir = trained(EVERY_3, keep, f"run.val_every={val_every}", swap=("max_epochs = 3", "max_iters = 9"))
+    run_dir = trained(
+        EVERY_3, keep, f"run.val_every={val_every}", swap=("max_epochs = 3", "max_iters = 9")
+    )
     manifests = map(read_manifest, CheckpointStore(run_dir.checkpoints).all())
-    result = {manifest["it"]: manifest["metrics_it"] for manifest in manifests if manifest["metrics"]}
+    result = {
+        manifest["it"]: manifest["metrics_it"] for manifest in manifests if manifest["metrics"]
+    }
     assert {it: at for it, at in result.items() if it in expected} == expected
 
 
 def test_keep_counts_after_a_signal_too_and_all_may_stay(trained: Trained, tmp_path: Path) -> None:
     run_dir = trained(
-        "hooks.checkpoint.args={keep=1}", *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)), code=143
+        "hooks.checkpoint.args={keep=1}",
+        *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)),
+        code=143,
     )
     (left,) = CheckpointStore(run_dir.checkpoints).all()
     assert left.name == "it00000008"
@@ -430,7 +518,9 @@ class Compares:
             return
         best = torch.load(run.dir / "checkpoints" / "best" / "model.pt", weights_only=True)
         mine = run.model.state_dict()
-        run.say(f"as the best: {all(torch.equal(mine[name], value) for name, value in best.items())}")
+        run.say(
+            f"as the best: {all(torch.equal(mine[name], value) for name, value in best.items())}"
+        )
 
 
 class SavesLate:
@@ -440,12 +530,19 @@ class SavesLate:
         run.save_checkpoint("late")
 
 
-WORSENS = ("optimizer.args.lr=0.9", 'hooks.checkpoint.args.mode="min"', 'hooks.checkpoint.args.monitor="accuracy"')
+WORSENS = (
+    "optimizer.args.lr=0.9",
+    'hooks.checkpoint.args.mode="min"',
+    'hooks.checkpoint.args.monitor="accuracy"',
+)
 """The first accuracy is the lowest, so that the best weights are not the last ones."""
 
 
 def test_the_best_weights_are_restored_for_the_test_and_what_follows(trained: Trained) -> None:
-    hooks = f'hooks.compares={{use="{__file__}:Compares"}}', f'hooks.late={{use="{__file__}:SavesLate"}}'
+    hooks = (
+        f'hooks.compares={{use="{__file__}:Compares"}}',
+        f'hooks.late={{use="{__file__}:SavesLate"}}',
+    )
     usual = trained(*hooks, *WORSENS, "run.test=true")
     restored = trained(*hooks, *WORSENS, "run.test=true", "hooks.checkpoint.args.restore_best=true")
     assert "as the best: False" in messages(usual) and "as the best: True" in messages(restored)
@@ -454,21 +551,40 @@ def test_the_best_weights_are_restored_for_the_test_and_what_follows(trained: Tr
     assert f"the models have the weights of best ({best.readlink()})" in messages(restored)
     done = hookflow_here("test", str(best), "--format", "json", cwd=restored.path, code=0)
     tested = records(restored, "metrics")[-1]
-    assert tested["split"] == "test" and json.loads(done.stdout)["metrics"] == tested["v"], "with the average's, too"
+    assert tested["split"] == "test" and json.loads(done.stdout)["metrics"] == tested["v"], (
+        "with the average's, too"
+    )
     assert records(usual, "metrics")[-1]["v"] != tested["v"]
-    assert "no checkpoint is saved (late): the models have the weights of best" in messages(restored)
-    assert [(run_dir.checkpoints / "late").exists() for run_dir in (usual, restored)] == [True, False]
-    assert "restore_best needs monitor" in refusal("hooks.checkpoint.args={restore_best=true}").message
+    assert "no checkpoint is saved (late): the models have the weights of best" in messages(
+        restored
+    )
+    assert [(run_dir.checkpoints / "late").exists() for run_dir in (usual, restored)] == [
+        True,
+        False,
+    ]
+    assert (
+        "restore_best needs monitor" in refusal("hooks.checkpoint.args={restore_best=true}").message
+    )
 
 
 def in_folder(folder: Path, name: str = "checkpoint") -> str:
-    return f'hooks.{name}={{use="checkpoint", args={{monitor="accuracy", keep=2, out_dir="{folder}"}}}}'
+    return (
+        f'hooks.{name}={{use="checkpoint", args={{monitor="accuracy", keep=2,'
+        f' out_dir="{folder}"}}}}'
+    )
 
 
 def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
     run = trained(in_folder(tmp_path / "big"), "run.max_epochs=1")
-    assert "best" in hookflow_here("checkpoints", str(run.path), "--verify", cwd=tmp_path, code=0).stdout
-    for named in (f"{run.path}:best", str(run.checkpoints / "best"), str(run.checkpoints / "it00000005")):
+    assert (
+        "best"
+        in hookflow_here("checkpoints", str(run.path), "--verify", cwd=tmp_path, code=0).stdout
+    )
+    for named in (
+        f"{run.path}:best",
+        str(run.checkpoints / "best"),
+        str(run.checkpoints / "it00000005"),
+    ):
         result, checkpoint = find_checkpoint(named, tmp_path / "runs")
         assert (result.path, checkpoint.resolve().name) == (run.path, "it00000005")
     there = tmp_path / "big/toy" / run.id
@@ -478,7 +594,11 @@ def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
     (there / BACK_LINK).unlink()
     apart, _ = find_checkpoint(str(there / "best"), tmp_path / "runs")
     assert (apart.id, apart.base()) == (run.id, run.base()), "it says of which run it is"
-    facts = {key: value for key, value in read_manifest(there / "best").items() if key not in ("run", "sealed")}
+    facts = {
+        key: value
+        for key, value in read_manifest(there / "best").items()
+        if key not in ("run", "sealed")
+    }
     (there / "best" / "manifest.json").write_text(make_sealed_text(facts))
     with pytest.raises(UserError, match="is a checkpoint without its run"):
         find_checkpoint(str(there / "best"), tmp_path / "runs")
@@ -486,7 +606,9 @@ def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
 
 def test_two_folders_are_refused_before_the_training(trained: Trained, tmp_path: Path) -> None:
     run = trained(in_folder(tmp_path / "one"), in_folder(tmp_path / "two", "other"), code=2)
-    assert "the checkpoints of a run are in one folder, and out_dir says" in str(records(run, "end")[-1]["reason"])
+    assert "the checkpoints of a run are in one folder, and out_dir says" in str(
+        records(run, "end")[-1]["reason"]
+    )
 
 
 def test_a_run_that_has_checkpoints_keeps_them_where_they_are(tmp_path: Path) -> None:
@@ -511,14 +633,21 @@ def test_an_empty_folder_and_a_link_to_one_give_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("new", "relative"), [("there/toy", True), ("there/other", False)])
 def test_a_run_that_was_moved_is_resumed_to_the_bit(
-    left_alone: RunDir, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: str, relative: bool
+    left_alone: RunDir,
+    trained: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    new: str,
+    relative: bool,
 ) -> None:
     """With a relative `out_dir` the folder of the checkpoints moves along."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.chdir(home)
     big = Path("big") if relative else tmp_path / "big"
-    broken = trained(in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)), code=143)
+    broken = trained(
+        in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)), code=143
+    )
     assert broken.checkpoints.resolve() == big.absolute() / "toy" / broken.id
     moved = RunDir(tmp_path / new / broken.id)
     moved.path.parent.mkdir(parents=True)
@@ -531,19 +660,29 @@ def test_a_run_that_was_moved_is_resumed_to_the_bit(
     there = {path.name for path in left_alone.checkpoints.iterdir()} | {BACK_LINK}
     assert {path.name for path in moved.checkpoints.iterdir()} == there
     assert not any(find_damage(path) for path in CheckpointStore(moved.checkpoints).all())
-    assert {str(record["path"]) for record in records(moved, "checkpoint")} >= {"checkpoints/it00000015"}
+    assert {str(record["path"]) for record in records(moved, "checkpoint")} >= {
+        "checkpoints/it00000015"
+    }
     result, _ = find_checkpoint(str(moved.checkpoints.resolve() / "best"), tmp_path / "runs")
     assert result.path.samefile(moved.path)
 
 
-def test_a_copy_of_a_run_does_not_write_into_its_checkpoints(trained: Trained, tmp_path: Path) -> None:
+def test_a_copy_of_a_run_does_not_write_into_its_checkpoints(
+    trained: Trained, tmp_path: Path
+) -> None:
     run = trained(in_folder(tmp_path / "big"), "run.max_epochs=1")
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copies" / "toy" / run.id, symlinks=True))
     done = run_here("--resume", str(copy.path), "--set", "run.max_epochs=2", cwd=tmp_path, code=2)
     assert f"has the checkpoints of runs/toy/{run.id}, of which this run is a copy" in done.stderr
     copy.checkpoints.unlink()
     shutil.copytree(run.checkpoints, copy.checkpoints, symlinks=True)
-    sets = ("--set", "run.max_epochs=2", "--set", "hooks.checkpoint.args.out_dir=null", "--allow-changed-hooks")
+    sets = (
+        "--set",
+        "run.max_epochs=2",
+        "--set",
+        "hooks.checkpoint.args.out_dir=null",
+        "--allow-changed-hooks",
+    )
     run_here("--resume", str(copy.path), *sets, cwd=tmp_path, code=0)
 
 
@@ -552,7 +691,9 @@ def copying(place: str, more: str = "") -> str:
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"], ids=["a folder", "a URL"])
-def test_each_checkpoint_is_there_by_its_names(trained: Trained, tmp_path: Path, scheme: str) -> None:
+def test_each_checkpoint_is_there_by_its_names(
+    trained: Trained, tmp_path: Path, scheme: str
+) -> None:
     run_dir = trained(copying(f"{scheme}{tmp_path}/out/{{run}}/{{name}}", ", weights_only=true"))
     there = tmp_path / "out" / "toy"
     assert {path.name for path in there.iterdir()} == {"last", "best"}
@@ -578,23 +719,33 @@ def test_a_copy_is_validated_forked_and_resumed_where_its_run_is_gone(
     run_here("--resume", str(copy), "--ui=none", cwd=tmp_path, code=0)
     resumed = RunDir(tmp_path / "runs" / "toy" / whole.id)
     assert records(resumed, "run")[0]["it"] == 10
-    assert_same(read(resumed.checkpoints / "last")["model"], read(tmp_path / "out" / "it15")["model"])
+    assert_same(
+        read(resumed.checkpoints / "last")["model"], read(tmp_path / "out" / "it15")["model"]
+    )
     again = run_here("--resume", str(copy), "--ui=none", cwd=tmp_path, code=2)
     assert "--resume" in again.stderr
 
 
 def test_a_place_is_named_after_what_a_checkpoint_has(trained: Trained, tmp_path: Path) -> None:
     trained(copying(f"{tmp_path}/out/ep={{ep}}-acc={{accuracy:.2f}}"))
-    assert {path.name.partition("-")[0] for path in (tmp_path / "out").iterdir()} == {"ep=1", "ep=2", "ep=3"}
+    assert {path.name.partition("-")[0] for path in (tmp_path / "out").iterdir()} == {
+        "ep=1",
+        "ep=2",
+        "ep=3",
+    }
     assert not [path for path in (tmp_path / "out").iterdir() if "{" in path.name]
 
 
-def test_what_fails_is_tried_again_and_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_is_tried_again_and_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copies, "RETRY_PAUSES_SECONDS", (0.01, 0.01))
     (tmp_path / "full").write_text("no folder")
     said: list[Any] = []
     store = CheckpointStore(tmp_path / "checkpoints")
-    store.copies = CheckpointCopies([(f"{tmp_path}/full/{{name}}", {"last"})], {}, lambda *line: said.append(line))
+    store.copies = CheckpointCopies(
+        [(f"{tmp_path}/full/{{name}}", {"last"})], {}, lambda *line: said.append(line)
+    )
     save(store, 1, "last")
     store.finish_copies()
     assert [line[1] for line in said] == ["warn"] * 3
@@ -607,13 +758,19 @@ def test_what_fails_is_tried_again_and_given_up(tmp_path: Path, monkeypatch: pyt
     assert not store.clear_leftovers() and not [*store.folder.glob(".*copy*")]
 
 
-def test_all_copies_of_a_run_that_ends_share_their_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_copies_of_a_run_that_ends_share_their_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     passed: list[float] = []
-    monkeypatch.setattr(copies, "time", SimpleNamespace(monotonic=lambda: sum(passed), sleep=passed.append))
+    monkeypatch.setattr(
+        copies, "time", SimpleNamespace(monotonic=lambda: sum(passed), sleep=passed.append)
+    )
     (tmp_path / "full").write_text("no folder")
     said: list[str] = []
     out = CheckpointCopies(
-        [(f"{tmp_path}/full/{k}", {"last"}) for k in range(4)], {}, lambda text, level: said.append(text)
+        [(f"{tmp_path}/full/{k}", {"last"}) for k in range(4)],
+        {},
+        lambda text, level: said.append(text),
     )
     out._copy(tmp_path / ".it1", f"{tmp_path}/full/0")
     assert sum(passed) == sum(copies.RETRY_PAUSES_SECONDS), "while the run goes on"
@@ -624,7 +781,9 @@ def test_all_copies_of_a_run_that_ends_share_their_pauses(tmp_path: Path, monkey
     assert sum("given up" in text for text in said) == 5
 
 
-def test_what_is_removed_meanwhile_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_removed_meanwhile_is_copied_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = CheckpointStore(tmp_path / "checkpoints")
     store.copies = CheckpointCopies([(f"{tmp_path}/out/{{it}}", {"last"})], {}, print)
     put = copies.put
@@ -638,7 +797,13 @@ def test_what_is_removed_meanwhile_is_copied_whole(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("/out/{iter}", 'copy_to has "{iter}": it takes run, id, name, it, ep, accuracy, and the metrics of monitor'),
+        (
+            "/out/{iter}",
+            (
+                'copy_to has "{iter}": it takes run, id, name, it, ep, accuracy, and the metrics of'
+                " monitor"
+            ),
+        ),
         ("/out/{accuracy:.2q}", "Unknown format code 'q'"),
         ("nowhere://out", "copy_to cannot use nowhere://: Protocol not known: nowhere"),
     ],

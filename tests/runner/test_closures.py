@@ -1,4 +1,6 @@
-"""Optimizers that compute the loss in a closure, compared to the bit with loops of plain PyTorch."""
+"""Optimizers that compute the loss in a closure,
+compared to the bit with loops of plain PyTorch.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,9 @@ from tests.runner.same import assert_same_end, logged, rest_of
 from tests.support import closure_tasks
 from tests.support.closure_tasks import SAM, Net
 
-LBFGS = 'optimizer={use="torch.optim:LBFGS", args={lr=0.5, max_iter=4, line_search_fn="strong_wolfe"}}'
+LBFGS = (
+    'optimizer={use="torch.optim:LBFGS", args={lr=0.5, max_iter=4, line_search_fn="strong_wolfe"}}'
+)
 RATES = 'hooks.schedule={use="scheduler", args={chain=[{use="ExponentialLR", args={gamma=0.9}}]}}'
 HOOKS = (
     "run.device='cpu'",
@@ -43,7 +47,11 @@ def closures_of_runs() -> Any:
     """Return the module of the tasks as a pipeline imports it."""
     import sys
 
-    loaded = [module for module in sys.modules.values() if getattr(module, "__file__", None) == closure_tasks.__file__]
+    loaded = [
+        module
+        for module in sys.modules.values()
+        if getattr(module, "__file__", None) == closure_tasks.__file__
+    ]
     return next((module for module in loaded if module is not closure_tasks), closure_tasks)
 
 
@@ -66,7 +74,9 @@ class PlainLoop:
             def closure(inputs: Any = inputs, target: Any = target) -> torch.Tensor:
                 self.calls[-1] += 1
                 self.optimizer.zero_grad()
-                with torch.autocast("cpu", self.precision, enabled=self.precision is not None, cache_enabled=False):
+                with torch.autocast(
+                    "cpu", self.precision, enabled=self.precision is not None, cache_enabled=False
+                ):
                     loss = cross_entropy(self.model(inputs), target)
                 loss.backward()
                 for parameter in self.model.parameters():
@@ -105,7 +115,9 @@ def assert_counts(run_dir: RunDir, calls: list[int]) -> None:
 
 def test_lbfgs_with_clipping_is_that_of_a_plain_loop(trained: Trained) -> None:
     run_dir = trained(*with_task("Fitted"))
-    loop = PlainLoop(lambda params: torch.optim.LBFGS(params, lr=0.5, max_iter=4, line_search_fn="strong_wolfe"))
+    loop = PlainLoop(
+        lambda params: torch.optim.LBFGS(params, lr=0.5, max_iter=4, line_search_fn="strong_wolfe")
+    )
     loop.train(closures_of_runs().BATCHES)
     assert len(loop.calls) == 10 and max(loop.calls) > 2
     assert_same_weights(run_dir, loop)
@@ -115,10 +127,14 @@ def test_lbfgs_with_clipping_is_that_of_a_plain_loop(trained: Trained) -> None:
 
 @pytest.mark.parametrize("task", ["Fitted", "FirstGradients"])
 def test_sam_is_that_of_a_plain_loop(trained: Trained, task: str) -> None:
-    """Where it calls the closure for its first gradients, and where the task has computed them before the step."""
+    """Where it calls the closure for its first gradients,
+    and where the task has computed them before the step.
+    """
     calls_first = task == "Fitted"
     arguments = f"lr=0.5, calls_first={str(calls_first).lower()}"
-    run_dir = trained(*with_task(task, f'optimizer={{use="./closure_tasks.py:SAM", args={{{arguments}}}}}'))
+    run_dir = trained(
+        *with_task(task, f'optimizer={{use="./closure_tasks.py:SAM", args={{{arguments}}}}}')
+    )
     loop = PlainLoop(lambda params: SAM(params, lr=0.5, calls_first=calls_first))
     loop.train(closures_of_runs().BATCHES, gradients_first=not calls_first)
     assert set(loop.calls) == {2}
@@ -129,7 +145,10 @@ def test_sam_is_that_of_a_plain_loop(trained: Trained, task: str) -> None:
 def test_a_resume_in_the_middle_ends_with_the_same_bits(
     trained: Trained, train_here: Train, tmp_path: Path, written_at_once: None
 ) -> None:
-    saves = 'hooks.checkpoint={use="checkpoint", points=[{at="after_train_iter", every=3}], args={keep=9}}'
+    saves = (
+        'hooks.checkpoint={use="checkpoint", points=[{at="after_train_iter", every=3}],'
+        " args={keep=9}}"
+    )
     run_dir = trained(*with_task("Fitted"), saves)
     resumed = rest_of(run_dir, 6, tmp_path / "resumed", train_here)
     assert_same_end(run_dir, resumed)
@@ -137,7 +156,9 @@ def test_a_resume_in_the_middle_ends_with_the_same_bits(
 
 def test_in_bf16_each_call_sees_the_weights_of_its_own(trained: Trained) -> None:
     run_dir = trained(*with_task("Fitted"), "run.precision='bf16'", "run.max_epochs=1")
-    loop = PlainLoop(lambda params: torch.optim.LBFGS(params, lr=0.5, max_iter=4, line_search_fn="strong_wolfe"))
+    loop = PlainLoop(
+        lambda params: torch.optim.LBFGS(params, lr=0.5, max_iter=4, line_search_fn="strong_wolfe")
+    )
     loop.precision = torch.bfloat16
     loop.train(closures_of_runs().BATCHES)
     assert_same_weights(run_dir, loop)
@@ -145,7 +166,9 @@ def test_in_bf16_each_call_sees_the_weights_of_its_own(trained: Trained) -> None
 
 @pytest.mark.parametrize("arguments", ["", ", args={at_step=true}"])
 def test_a_hook_skips_a_step(trained: Trained, arguments: str) -> None:
-    """The weights stay where they are, what was entered is left, and the other steps are as if it had not been."""
+    """The weights stay where they are, what was entered is left,
+    and the other steps are as if it had not been.
+    """
     skips = f'hooks.skips={{use="./closure_tasks.py:SkipsThird"{arguments}}}'
     run_dir = trained(*with_task("Fitted"), skips, "run.max_epochs=1")
     assert logged(run_dir, "skipped") == {1: 0.0, 2: 0.0, 3: 1.0, 4: 0.0, 5: 0.0}
@@ -158,11 +181,17 @@ def test_a_request_to_skip_that_comes_too_late_is_a_warning(trained: Trained) ->
     skips = 'hooks.skips={use="./closure_tasks.py:SkipsThird", args={call=2}}'
     run_dir = trained(*with_task("Fitted"), skips, "run.max_epochs=1")
     assert set(logged(run_dir, "skipped").values()) == {0.0}
-    assert sum("run.skip_step has come at a later call" in text for text in messages(run_dir, "warn")) == 1
+    assert (
+        sum("run.skip_step has come at a later call" in text for text in messages(run_dir, "warn"))
+        == 1
+    )
 
 
 def test_a_hook_with_a_trigger_decides_once_a_step(trained: Trained) -> None:
-    every_second = 'hooks.scales={use="./closure_tasks.py:Scales", before=["clip"], points=["after_train_iter", '
+    every_second = (
+        'hooks.scales={use="./closure_tasks.py:Scales", before=["clip"],'
+        ' points=["after_train_iter", '
+    )
     every_second += '{at="before_optimizer_step", every=2}]}'
     run_dir = trained(*with_task("Fitted"), every_second, "run.max_epochs=1")
     calls = logged(run_dir, "counts/after_backward")
@@ -170,7 +199,9 @@ def test_a_hook_with_a_trigger_decides_once_a_step(trained: Trained) -> None:
 
 
 def test_a_batch_that_counts_nothing_takes_no_step(trained: Trained) -> None:
-    run_dir = trained(*with_task("Weighs"), "run.max_epochs=1", "run.on_nan='ignore'", "run.sanity=false")
+    run_dir = trained(
+        *with_task("Weighs"), "run.max_epochs=1", "run.on_nan='ignore'", "run.sanity=false"
+    )
     assert logged(run_dir, "counts/after_optimizer_step").keys() == {1, 2, 4, 5}
     saved = torch.load(run_dir.checkpoints / "last" / "model.pt", weights_only=True)
     assert all(value.isfinite().all() for value in saved.values())
@@ -178,18 +209,46 @@ def test_a_batch_that_counts_nothing_takes_no_step(trained: Trained) -> None:
 
 SGD = 'optimizer={use="torch.optim:SGD", args={lr=0.1}}'
 WITHOUT_CALL = 'optimizer={use="./closure_tasks.py:WithoutCall", args={lr=0.1}}'
-TWO = 'optimizer={a={use="torch.optim:SGD", args={lr=0.1}, parameters=["body.*"]}, b={use="torch.optim:SGD"}}'
+TWO = (
+    'optimizer={a={use="torch.optim:SGD", args={lr=0.1}, parameters=["body.*"]},'
+    ' b={use="torch.optim:SGD"}}'
+)
 
 
 @pytest.mark.parametrize(
     ("task", "optimizer", "override", "said"),
     [
-        ("Fitted", LBFGS, "run.precision='fp16'", 'run.precision = "fp16" cannot leave out a step with a closure'),
-        ("Fitted", LBFGS, "run.on_nan='skip'", 'run.on_nan = "skip" cannot leave out a step with a closure'),
-        ("Fitted", SGD, "run.on_nan='skip'", 'run.on_nan = "skip" cannot leave out a step with a closure'),
-        ("Fitted", WITHOUT_CALL, "run.max_epochs=1", "WithoutCall has stepped without a call of the closure"),
+        (
+            "Fitted",
+            LBFGS,
+            "run.precision='fp16'",
+            'run.precision = "fp16" cannot leave out a step with a closure',
+        ),
+        (
+            "Fitted",
+            LBFGS,
+            "run.on_nan='skip'",
+            'run.on_nan = "skip" cannot leave out a step with a closure',
+        ),
+        (
+            "Fitted",
+            SGD,
+            "run.on_nan='skip'",
+            'run.on_nan = "skip" cannot leave out a step with a closure',
+        ),
+        (
+            "Fitted",
+            WITHOUT_CALL,
+            "run.max_epochs=1",
+            "WithoutCall has stepped without a call of the closure",
+        ),
         ("Nested", SGD, "run.max_epochs=1", "within the closure of a step"),
-        ("Fitted", TWO, RATES.replace("chain", 'optimizer="a", chain'), "a closure is for the step of one optimizer"),
+        (
+            "Fitted",
+            TWO,
+            RATES.replace("chain", 'optimizer="a", chain'),
+            "a closure is for the step of one optimizer",
+        ),
     ],
 )
 def test_mistakes(trained: Trained, task: str, optimizer: str, override: str, said: str) -> None:

@@ -1,4 +1,6 @@
-"""Commands and signals: accepted or refused with a reason, obeyed at a boundary while training, and never twice."""
+"""Commands and signals: accepted or refused with a reason,
+obeyed at a boundary while training, and never twice.
+"""
 
 import json
 import os
@@ -18,7 +20,18 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.process.launch import start
 from hookflow.runner.process.signals import END_SIGNALS, SignalCollector, handlers_put_back
-from tests.conftest import TRACER, NewRun, Train, Trained, ended, messages, reason, records, strikes, wait_for
+from tests.conftest import (
+    TRACER,
+    NewRun,
+    Train,
+    Trained,
+    ended,
+    messages,
+    reason,
+    records,
+    strikes,
+    wait_for,
+)
 from tests.runner.same import assert_same_end, curve
 from tests.support.overrides import EVERY_3, commander
 from tests.support.processes import Training
@@ -28,7 +41,12 @@ KEEP = "hooks.checkpoint.args.keep=20"
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=4}, "after_val"]'
 
 
-EXAMPLES: dict[str, str] = {"off": "off ema", "on": "on ema", "set": "set clip.max_norm=0.5", "trace": "trace 2"}
+EXAMPLES: dict[str, str] = {
+    "off": "off ema",
+    "on": "on ema",
+    "set": "set clip.max_norm=0.5",
+    "trace": "trace 2",
+}
 PAUSED = {
     "pause": ["pause", "resume"],
     "resume": ["pause", "resume"],
@@ -37,12 +55,16 @@ PAUSED = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_answered_twice_in_a_row(trained: Trained, tmp_path: Path, name: str) -> None:
+def test_every_command_is_answered_twice_in_a_row(
+    trained: Trained, tmp_path: Path, name: str
+) -> None:
     text = EXAMPLES.get(name, name)
     sent = [*PAUSED.get(name, [text]), text]
     if name == "pause":
         sent = ["pause", "pause", "resume"]
-    run_dir = trained(OFTEN, commander(tmp_path / "mark", *((6, each) for each in sent)), "run.max_epochs=2")
+    run_dir = trained(
+        OFTEN, commander(tmp_path / "mark", *((6, each) for each in sent)), "run.max_epochs=2"
+    )
     given = answers(run_dir)
     assert [command for _, command, *_ in given] == sent
     assert all(it == 6 or command == "step" for it, command, *_ in given)
@@ -57,8 +79,12 @@ REFUSED = {
     "off emma": 'there is no hook "emma"; did you mean "ema"?',
     "on ema": "ema is switched on already",
     "set clip": "usage: set HOOK.ARGUMENT=VALUE",
-    "set clip.max_nrom=1": 'hook "clip" does not declare "max_nrom" settable; did you mean "max_norm"?',
-    "set throughput.window=1": 'hook "throughput" does not declare "window" settable; settable are none',
+    "set clip.max_nrom=1": (
+        'hook "clip" does not declare "max_nrom" settable; did you mean "max_norm"?'
+    ),
+    "set throughput.window=1": (
+        'hook "throughput" does not declare "window" settable; settable are none'
+    ),
     "set clip.max_norm=-1": 'hook "clip": "max_norm" must be above 0.0, not -1',
     "set clip.max_norm=big": 'hook "clip": "max_norm" must be a number, not the string "big"',
     "resume": "the run is not paused",
@@ -67,18 +93,29 @@ REFUSED = {
 }
 
 
-def test_a_refused_command_says_why_and_changes_nothing(left_alone: RunDir, trained: Trained, tmp_path: Path) -> None:
+def test_a_refused_command_says_why_and_changes_nothing(
+    left_alone: RunDir, trained: Trained, tmp_path: Path
+) -> None:
     run_dir = trained(commander(tmp_path / "mark", *((2, text) for text in REFUSED)))
     given = answers(run_dir)
     assert [answer[:3] for answer in given] == [(2, text, False) for text in REFUSED]
-    assert [why for (*_, note), why in zip(given, REFUSED.values(), strict=True) if why not in note] == []
+    assert [
+        why for (*_, note), why in zip(given, REFUSED.values(), strict=True) if why not in note
+    ] == []
     assert curve(run_dir) == curve(left_alone)
 
 
-def test_a_hook_is_off_from_the_next_iteration_on_and_on_again(trained: Trained, tmp_path: Path) -> None:
+def test_a_hook_is_off_from_the_next_iteration_on_and_on_again(
+    trained: Trained, tmp_path: Path
+) -> None:
     """Its trigger does not catch up."""
-    tenth = 'hooks.tenth={use="tests.support.command_hooks:log_iter", points=["after_train_iter"], every=3}'
-    script = commander(tmp_path / "mark", (4, "off tenth"), (4, "off clip"), (8, "on tenth"), (10, "on clip"))
+    tenth = (
+        'hooks.tenth={use="tests.support.command_hooks:log_iter", points=["after_train_iter"],'
+        " every=3}"
+    )
+    script = commander(
+        tmp_path / "mark", (4, "off tenth"), (4, "off clip"), (8, "on tenth"), (10, "on clip")
+    )
     run_dir = trained(tenth, script)
     seen = sorted({it for it, _, name in curve(run_dir) if name == "tenth"})
     assert seen == [3, 9, 12, 15]
@@ -95,7 +132,9 @@ SCRIPT = (
 )
 
 
-def test_a_resume_follows_the_commands_to_the_bit(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_a_resume_follows_the_commands_to_the_bit(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
     """Killed in the iteration after `at`, wherever that lies between commands and checkpoints."""
 
     def begun(name: str, at: int) -> RunDir:
@@ -115,12 +154,17 @@ def test_a_resume_follows_the_commands_to_the_bit(new_run: NewRun, train_here: T
 
 
 @pytest.mark.parametrize("name", ["it00000005", "it00000008"])
-def test_a_run_that_went_back_ends_like_another(new_run: NewRun, train_here: Train, tmp_path: Path, name: str) -> None:
+def test_a_run_that_went_back_ends_like_another(
+    new_run: NewRun, train_here: Train, tmp_path: Path, name: str
+) -> None:
     script = (2, "set clip.max_norm=0.05"), (9, "set clip.max_norm=0.5"), (11, f"rewind {name}")
     for k in (1, 2):
         Path(f"{tmp_path / 'alone'}.{k}").touch()  # it never sends these
     counts = 'hooks.networks={use="tests.support.command_hooks:Networks"}'
-    alone, back = (new_run(OFTEN, KEEP, counts, commander(tmp_path / mark, *script)) for mark in ("alone", "back"))
+    alone, back = (
+        new_run(OFTEN, KEEP, counts, commander(tmp_path / mark, *script))
+        for mark in ("alone", "back")
+    )
     assert train_here(alone) == 0, reason(alone)
     assert train_here(back) == 0, reason(back)
     assert [given[:3] for given in answers(back)] == [(it, text, True) for it, text in script]
@@ -128,23 +172,40 @@ def test_a_run_that_went_back_ends_like_another(new_run: NewRun, train_here: Tra
     assert begun[1] == (int(name[2:]), name)
     assert "clip.max_norm=0.05 stays set, as before this run was resumed" in messages(back, "warn")
     assert_same_end(alone, back)
-    assert [text for text in messages(back, "info") if "alive" in text] == ["1 alive"] * 2, "of the way that was left"
+    assert [text for text in messages(back, "info") if "alive" in text] == ["1 alive"] * 2, (
+        "of the way that was left"
+    )
     kept = sorted(path.name for path in back.checkpoints.glob("it*"))
-    assert kept == sorted(path.name for path in alone.checkpoints.glob("it*")), "of the way that was left nothing stays"
+    assert kept == sorted(path.name for path in alone.checkpoints.glob("it*")), (
+        "of the way that was left nothing stays"
+    )
 
 
 def test_a_paused_run_steps_one_iteration_at_a_time(trained: Trained, tmp_path: Path) -> None:
     """Also over the end of an epoch, with its validation."""
-    script = [(4, "pause"), (4, "validate"), (4, "step"), (5, "step"), (6, "set clip.max_norm=0.5"), (6, "resume")]
+    script = [
+        (4, "pause"),
+        (4, "validate"),
+        (4, "step"),
+        (5, "step"),
+        (6, "set clip.max_norm=0.5"),
+        (6, "resume"),
+    ]
     run_dir = trained(OFTEN, commander(tmp_path / "mark", *script))
-    assert sorted(given[:3] for given in answers(run_dir)) == sorted((it, text, True) for it, text in script)
+    assert sorted(given[:3] for given in answers(run_dir)) == sorted(
+        (it, text, True) for it, text in script
+    )
     validated = [record["it"] for record in records(run_dir, "metrics")]
     assert validated == [4, 5, 10, 15]
 
 
-def test_a_trace_has_every_phase_and_firing_of_its_iterations(trained: Trained, tmp_path: Path) -> None:
+def test_a_trace_has_every_phase_and_firing_of_its_iterations(
+    trained: Trained, tmp_path: Path
+) -> None:
     run_dir = trained(
-        "run.val_every=6", commander(tmp_path / "mark", (4, "trace 3")), swap=("max_epochs = 3", "max_iters = 15")
+        "run.val_every=6",
+        commander(tmp_path / "mark", (4, "trace 3")),
+        swap=("max_epochs = 3", "max_iters = 15"),
     )
     (trace,) = records(run_dir, "trace")
     assert (trace["first"], trace["iters"]) == (5, 3)
@@ -153,7 +214,12 @@ def test_a_trace_has_every_phase_and_firing_of_its_iterations(trained: Trained, 
     for it in (5, 6, 7):
         mine = [event for event in events if event["args"]["iteration"] == it]
         (iteration,) = (event for event in mine if event["name"] == "iteration")
-        assert [e["name"] for e in mine if e["cat"] == "phase"] == ["data", "forward", "backward", "optimizer"]
+        assert [e["name"] for e in mine if e["cat"] == "phase"] == [
+            "data",
+            "forward",
+            "backward",
+            "optimizer",
+        ]
         begin, end = iteration["ts"], iteration["ts"] + iteration["dur"]
         inside = [e for e in mine if begin <= e["ts"] < end]
         assert all(e["ts"] + e["dur"] <= end + 1 for e in inside), "nested, but for the rounding"
@@ -165,7 +231,9 @@ def test_a_trace_has_every_phase_and_firing_of_its_iterations(trained: Trained, 
         } <= fired
     outside = [(e["name"], e["args"]["iteration"]) for e in events if e["cat"] == "outside"]
     assert ("validation", 6) in outside
-    assert [e["args"]["iteration"] for e in events if e["cat"] == "after_val_iter"], "hooks of the validation, too"
+    assert [e["args"]["iteration"] for e in events if e["cat"] == "after_val_iter"], (
+        "hooks of the validation, too"
+    )
     assert ("log", 6) in {(e["name"], e["args"]["iteration"]) for e in events}
 
 
@@ -209,7 +277,9 @@ def test_before_the_first_iteration(trained: Trained, tmp_path: Path, point: str
         ("before_save_checkpoint", 10, signal.SIGUSR1, 143),
     ],
 )
-def test_while_training(resumes_alike: NewRun, point: str, it: int, number: signal.Signals, code: int) -> None:
+def test_while_training(
+    resumes_alike: NewRun, point: str, it: int, number: signal.Signals, code: int
+) -> None:
     broken = resumes_alike(point=point, at=it, number=number)
     end, begun = records(broken, "end")[0], records(broken, "run")[1]
     assert (end["status"], end["exit"]) == ("interrupted", code)
@@ -226,14 +296,27 @@ def test_while_training(resumes_alike: NewRun, point: str, it: int, number: sign
     ],
 )
 def test_a_validation_is_cut_short_and_done_again(
-    trained: Trained, train_here: Train, tmp_path: Path, point: str, length: str, overrides: tuple[str, ...], at: int
+    trained: Trained,
+    train_here: Train,
+    tmp_path: Path,
+    point: str,
+    length: str,
+    overrides: tuple[str, ...],
+    at: int,
 ) -> None:
     swap = ("max_epochs = 3", length)
     trace, marks = tmp_path / "trace", tmp_path / "around"
     around = f'hooks.around={{use="./common_hooks.py:AroundVal", args={{file="{marks}"}}}}'
-    alone = trained(*overrides, around.replace(str(marks), str(tmp_path / "marks of the other")), swap=swap)
+    alone = trained(
+        *overrides, around.replace(str(marks), str(tmp_path / "marks of the other")), swap=swap
+    )
     broken = trained(
-        *overrides, *strikes(tmp_path, signal.SIGTERM, (point, at)), around, TRACER % trace, swap=swap, code=143
+        *overrides,
+        *strikes(tmp_path, signal.SIGTERM, (point, at)),
+        around,
+        TRACER % trace,
+        swap=swap,
+        code=143,
     )
     lines = [line.split()[0] for line in trace.read_text().splitlines() if f"iter={at} " in line]
     assert lines.count("after_val_iter") == 1, "the pass ends after the iteration at hand"
@@ -246,8 +329,12 @@ def test_a_validation_is_cut_short_and_done_again(
     assert_same_end(alone, broken)
 
 
-def test_a_test_is_cut_short_and_done_again(trained: Trained, train_here: Train, tmp_path: Path) -> None:
-    run_dir = trained("run.test=true", *strikes(tmp_path, signal.SIGTERM, ("before_test_iter", 15)), code=143)
+def test_a_test_is_cut_short_and_done_again(
+    trained: Trained, train_here: Train, tmp_path: Path
+) -> None:
+    run_dir = trained(
+        "run.test=true", *strikes(tmp_path, signal.SIGTERM, ("before_test_iter", 15)), code=143
+    )
     assert not [record for record in records(run_dir, "metrics") if record["split"] == "test"]
     assert train_here(run_dir, resume=True) == 0
     assert records(run_dir, "metrics")[-1]["split"] == "test"
@@ -257,7 +344,9 @@ INT, TERM, USR1 = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1
 
 
 class SendsSignals:
-    """Sends its own process these signals, one after another, in the backward pass of iteration 8, once."""
+    """Sends its own process these signals, one after another,
+    in the backward pass of iteration 8, once.
+    """
 
     def __init__(self, mark: str, numbers: list[int]) -> None:
         self.mark, self.numbers = Path(mark), numbers
@@ -286,17 +375,23 @@ class SendsSignals:
         ([TERM, INT], 143, 6),
         ([USR1, TERM, INT], 143, 6),
     ],
-    ids=lambda value: "-".join(signal.Signals(n).name for n in value) if isinstance(value, list) else None,
+    ids=lambda value: (
+        "-".join(signal.Signals(n).name for n in value) if isinstance(value, list) else None
+    ),
 )
 @pytest.mark.usefixtures("written_at_once")
 def test_no_sequence_of_signals_but_a_second_ctrl_c_costs_the_last_iteration(
     trained: Trained, tmp_path: Path, numbers: list[int], code: int, saved: int, accumulate: int
 ) -> None:
-    """`saved` is the iteration of the newest checkpoint: one is saved after each third iteration."""
+    """`saved` is the iteration of the newest checkpoint:
+    one is saved after each third iteration.
+    """
     args = f'{{mark="{tmp_path / "mark"}", numbers={[int(number) for number in numbers]}}}'
     sends = f'hooks.sends={{use="{__file__}:SendsSignals", args={args}}}'
     every_third = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
-    run_dir = trained(sends, every_third, f"run.accumulate={accumulate}", "run.max_epochs=6", code=code)
+    run_dir = trained(
+        sends, every_third, f"run.accumulate={accumulate}", "run.max_epochs=6", code=code
+    )
     assert ended(run_dir) == ("interrupted", code)
     assert CheckpointStore(run_dir.checkpoints).all()[0].name == f"it{saved:08d}"
 
@@ -323,7 +418,9 @@ def test_a_second_signal_on_the_way_out_ends_that_too(trained: Trained, tmp_path
     assert "after_run" not in trace.read_text()
 
 
-def test_one_that_comes_while_the_begin_is_logged_loses_none(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_comes_while_the_begin_is_logged_loses_none(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     news = EventRecorder._collect_news
 
     def interrupted(recorder: EventRecorder, framed: bool) -> list[Record]:
@@ -334,11 +431,16 @@ def test_one_that_comes_while_the_begin_is_logged_loses_none(trained: Trained, m
 
     monkeypatch.setattr(EventRecorder, "_collect_news", interrupted)
     run_dir = trained(code=130)
-    assert [record["k"] for record in records(run_dir) if record["k"] in ("run", "end")] == ["run", "end"]
+    assert [record["k"] for record in records(run_dir) if record["k"] in ("run", "end")] == [
+        "run",
+        "end",
+    ]
 
 
 def test_a_handler_waits_for_nothing_that_the_main_thread_holds() -> None:
-    """A thread sends one signal after the other, while the main thread does little else than what a pause does."""
+    """A thread sends one signal after the other,
+    while the main thread does little else than what a pause does.
+    """
     flag = SimpleNamespace(attention=False)
     made = SignalCollector(flag)  # type: ignore[arg-type]
     due, rounds = threading.Semaphore(0), 100
@@ -370,7 +472,11 @@ def test_a_paused_process_answers_and_a_signal_ends_its_pause(new_run: NewRun) -
     child = Training(run_dir)
 
     def iterations(stage: str) -> list[object]:
-        return [frame["it"] for frame in records(run_dir, "frame") if frame["stage"] == stage and frame["it"]]
+        return [
+            frame["it"]
+            for frame in records(run_dir, "frame")
+            if frame["stage"] == stage and frame["it"]
+        ]
 
     wait_for(lambda: iterations("train"))
     asked = [send(run_dir, "pause")]
@@ -378,7 +484,9 @@ def test_a_paused_process_answers_and_a_signal_ends_its_pause(new_run: NewRun) -
     assert len({*iterations("paused")[1:]}) == 1, "of the first it may have moved on"
     asked.append(send(run_dir, "checkpoint"))
     wait_for(lambda: len(records(run_dir, "ack")) == 2)
-    assert [(ack["id"], ack["ok"]) for ack in records(run_dir, "ack")] == [(each, True) for each in asked]
+    assert [(ack["id"], ack["ok"]) for ack in records(run_dir, "ack")] == [
+        (each, True) for each in asked
+    ]
     child.signal(signal.SIGTERM)
     assert child.wait() == 143
     newest = CheckpointStore(run_dir.checkpoints).all()[0]

@@ -1,4 +1,6 @@
-"""Compiled networks: the same training, hooks inside the network that still fire, and those that come late."""
+"""Compiled networks: the same training, hooks inside the network that still fire,
+and those that come late.
+"""
 
 import re
 from pathlib import Path
@@ -25,7 +27,8 @@ __all__ = ["ran"]
 COMPILE = "run.compile=true"
 
 pytestmark = [
-    # PyTorch's compiler warns of its own code: of deprecated parts, and of gradients that it looks for in vain.
+    # PyTorch's compiler warns of its own code: of deprecated parts, and of gradients that it looks
+    # for in vain.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
 ]
@@ -55,7 +58,9 @@ def test_hooks_on_parameters_and_all_modules_fire_in_a_compiled_network(ran: Ran
         hook("pres", notes_name, "global_forward_pre", every=2),
         hook("backwards", notes_name, "global_full_backward"),
     ]
-    (_, plain), (_, compiled) = (ran(*names, "run.max_epochs=1", *more, swap=None) for more in ([], [COMPILE]))
+    (_, plain), (_, compiled) = (
+        ran(*names, "run.max_epochs=1", *more, swap=None) for more in ([], [COMPILE])
+    )
     assert compiled == plain
 
 
@@ -66,14 +71,18 @@ def test_a_module_hook_that_comes_late_is_called(trained: Trained) -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-def test_idle_hooks_inside_a_compiled_network_force_no_recompilation(trained: Trained, tmp_path: Path) -> None:
+def test_idle_hooks_inside_a_compiled_network_force_no_recompilation(
+    trained: Trained, tmp_path: Path
+) -> None:
     graphs = []
     for every in (1, 2):
         notes = tmp_path / f"notes{every}"
         args = f'args={{file="{notes}"}}, modules=["head"], every={every}'
         torch.compiler.reset()
         torch._dynamo.utils.counters.clear()
-        trained(f'hooks.probe={{use="./common_hooks.py:Probes", {args}}}', COMPILE, "run.max_epochs=2")
+        trained(
+            f'hooks.probe={{use="./common_hooks.py:Probes", {args}}}', COMPILE, "run.max_epochs=2"
+        )
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
         fired = [int(line.split()[2]) for line in notes.read_text().splitlines()]
         assert fired == [k for k in range(0, 10, every) for _ in range(4)]
@@ -82,15 +91,23 @@ def test_idle_hooks_inside_a_compiled_network_force_no_recompilation(trained: Tr
 
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("point", ["forward", "full_backward_pre"])
-def test_a_hook_removed_from_a_compiled_network_is_called_no_more(trained: Trained, tmp_path: Path, point: str) -> None:
+def test_a_hook_removed_from_a_compiled_network_is_called_no_more(
+    trained: Trained, tmp_path: Path, point: str
+) -> None:
     args = f'args={{file="{tmp_path / "notes"}"}}'
     probe = f'{{use="./common_hooks.py:Probes", {args}, modules=["head"], points=["{point}"]}}'
     removes = 'hooks.removes={use="./module_hooks.py:Removes", args={hook="probe", at=3}}'
     trained(f"hooks.probe={probe}", removes, COMPILE, "run.max_epochs=1")
-    assert [line.split()[2] for line in (tmp_path / "notes").read_text().splitlines()] == ["0", "1", "2"]
+    assert [line.split()[2] for line in (tmp_path / "notes").read_text().splitlines()] == [
+        "0",
+        "1",
+        "2",
+    ]
 
 
-def test_no_compiler_is_a_mistake_before_the_training(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler_is_a_mistake_before_the_training(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(build.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
     run_dir = trained(COMPILE, 'run.device="cpu"', code=2)
     assert re.search(r"run.compile needs a C\+\+ compiler.*\n.*install g\+\+", reason(run_dir))
@@ -101,19 +118,26 @@ def test_no_compiler_is_a_mistake_before_the_training(trained: Trained, monkeypa
 
 @pytest.mark.usefixtures("quickly")
 def test_a_compiled_network_trains_to_the_same(trained: Trained) -> None:
-    """Also with hooks that change how it computes: statistics estimated anew, weights that do not train for a while."""
+    """Also with hooks that change how it computes: statistics estimated anew,
+    weights that do not train for a while.
+    """
     precise = 'hooks.precise={use="precise_bn"}'
     frozen = 'hooks.frozen={use="freeze", args={params=["body.0.*"], end="1ep"}}'
-    plain, compiled = (trained("run.max_epochs=2", precise, frozen, *more) for more in ((), (COMPILE,)))
+    plain, compiled = (
+        trained("run.max_epochs=2", precise, frozen, *more) for more in ((), (COMPILE,))
+    )
     for part in ("model", "model_ema"):
         torch.testing.assert_close(final_state(plain)[part], final_state(compiled)[part])
     assert [line for line in messages(compiled) if "compiled" in line] == [
-        "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
+        "the network is compiled: its first iterations take much longer, here and when a batch has"
+        " another shape"
     ]
 
 
 @pytest.mark.long
-def test_it_is_compiled_for_real(new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_compiled_for_real(
+    new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     again = 'hooks.again={use="activation_checkpoint", args={match=["body"]}}'
     still = "run.max_epochs=1", 'model.use="./numeric_faults.py:Still"', again
@@ -125,28 +149,41 @@ def test_it_is_compiled_for_real(new_run: NewRun, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("compiled", ["reduce-overhead", "max-autotune", "default", True, False])
-def test_a_call_of_the_task_begins_a_step_of_cuda_graphs(monkeypatch: pytest.MonkeyPatch, compiled: bool | str) -> None:
+def test_a_call_of_the_task_begins_a_step_of_cuda_graphs(
+    monkeypatch: pytest.MonkeyPatch, compiled: bool | str
+) -> None:
     calls: list[str] = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: calls.append("mark"))
-    step = in_precision(lambda run, batch: calls.append("step"), torch.device("cuda"), "fp32", compiled)
+    step = in_precision(
+        lambda run, batch: calls.append("step"), torch.device("cuda"), "fp32", compiled
+    )
     step(None, None)
-    assert calls == (["mark", "step"] if compiled in ("reduce-overhead", "max-autotune") else ["step"])
+    assert calls == (
+        ["mark", "step"] if compiled in ("reduce-overhead", "max-autotune") else ["step"]
+    )
 
 
 @pytest.mark.parametrize(
     "accumulates",
-    ["run.accumulate=2", 'hooks.accumulation={use="accumulation_schedule", args={batches=[[0, 3]]}}'],
+    [
+        "run.accumulate=2",
+        'hooks.accumulation={use="accumulation_schedule", args={batches=[[0, 3]]}}',
+    ],
     ids=["accumulate", "schedule"],
 )
 def test_gradients_accumulate_outside_of_the_memory_of_cuda_graphs(
     trained: Trained, monkeypatch: pytest.MonkeyPatch, accumulates: str
 ) -> None:
-    """With a stand-in for graphs: what a backward pass has allocated is overwritten when the next step begins."""
+    """With a stand-in for graphs: what a backward pass has allocated is
+    overwritten when the next step begins.
+    """
     plain = trained(accumulates)
     pool: list[torch.Tensor] = []
     backward = OptimizerUpdate.backward
 
-    def recorded(self: OptimizerUpdate, offered: tuple[Any, ...], names: tuple[str, ...], weight: float) -> None:
+    def recorded(
+        self: OptimizerUpdate, offered: tuple[Any, ...], names: tuple[str, ...], weight: float
+    ) -> None:
         fresh = [p for p in self._parameters(names) if p.grad is None]
         backward(self, offered, names, weight)
         pool.extend(p.grad for p in fresh if p.grad is not None)

@@ -1,4 +1,6 @@
-"""Copies of checkpoints: whatever fails, and whenever, a whole copy is there, of the older checkpoint or the newer."""
+"""Copies of checkpoints: whatever fails, and whenever, a whole copy is there,
+of the older checkpoint or the newer.
+"""
 
 import asyncio
 import shutil
@@ -32,7 +34,10 @@ class RefusedError(PermissionError):
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     """Return an older and a newer checkpoint, of other sizes; the older one has a file more."""
-    older, newer = CheckpointStore(tmp_path / "older", {"more.toml": "x"}), CheckpointStore(tmp_path / "newer")
+    older, newer = (
+        CheckpointStore(tmp_path / "older", {"more.toml": "x"}),
+        CheckpointStore(tmp_path / "newer"),
+    )
     return save(older, 1, "last"), save(newer, 22222, "last")
 
 
@@ -93,7 +98,9 @@ def break_at(patch: pytest.MonkeyPatch, step: int, *, torn: bool = False) -> Cal
 def test_a_url_keeps_a_whole_copy_whatever_it_refuses(
     pair: tuple[Path, Path], memory: MemoryFileSystem, tmp_path: Path, torn: bool
 ) -> None:
-    """A process that is killed there leaves what a refusal leaves: nothing is put in order afterwards."""
+    """A process that is killed there leaves what a refusal leaves:
+    nothing is put in order afterwards.
+    """
     older, newer = pair
     manifests = {path: (path / MANIFEST_FILE).read_bytes() for path in pair}
     for step in range(1000):
@@ -107,20 +114,26 @@ def test_a_url_keeps_a_whole_copy_whatever_it_refuses(
                 is_done = False
             else:
                 is_done = True
-            assert whole_copies(memory, tmp_path / "fetched"), f"no whole copy is there after {step} changes"
+            assert whole_copies(memory, tmp_path / "fetched"), (
+                f"no whole copy is there after {step} changes"
+            )
         if step == 0 and not torn:
             assert not find_damage(fetched(memory, PLACE, tmp_path / "fetched"))
             assert (tmp_path / "fetched" / MANIFEST_FILE).read_bytes() == manifests[older]
         RemoteFolder(URL, "run").put(newer)
         assert {name.rpartition("/")[0] for name in memory.store} == {PLACE}
         assert whole_copies(memory, tmp_path / "fetched") == [manifests[newer]]
-        assert {path.name for path in (tmp_path / "fetched").iterdir()} == {path.name for path in newer.iterdir()}
+        assert {path.name for path in (tmp_path / "fetched").iterdir()} == {
+            path.name for path in newer.iterdir()
+        }
         if is_done:
             break
     assert is_done and changes() > 2 * len([*newer.iterdir()])
 
 
-def test_what_is_there_already_is_not_sent_again(pair: tuple[Path, Path], memory: MemoryFileSystem) -> None:
+def test_what_is_there_already_is_not_sent_again(
+    pair: tuple[Path, Path], memory: MemoryFileSystem
+) -> None:
     older, _ = pair
     RemoteFolder(URL, "run").put(older)
     with pytest.MonkeyPatch.context() as patch:
@@ -130,7 +143,10 @@ def test_what_is_there_already_is_not_sent_again(pair: tuple[Path, Path], memory
 
 
 def test_a_store_that_copies_no_files_is_given_them_through_this_machine(
-    pair: tuple[Path, Path], memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pair: tuple[Path, Path],
+    memory: MemoryFileSystem,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     def cannot(*args: Any, **options: Any) -> None:
         raise NotImplementedError
@@ -141,7 +157,9 @@ def test_a_store_that_copies_no_files_is_given_them_through_this_machine(
     assert not find_damage(fetched(memory, PLACE, tmp_path / "fetched"))
 
 
-EXCHANGES = pytest.param("exchanges", marks=pytest.mark.skipif(sys.platform != "linux", reason="renameat2 is Linux's"))
+EXCHANGES = pytest.param(
+    "exchanges", marks=pytest.mark.skipif(sys.platform != "linux", reason="renameat2 is Linux's")
+)
 
 
 @pytest.mark.parametrize("exchanges", [EXCHANGES, "renames"])
@@ -149,10 +167,15 @@ EXCHANGES = pytest.param("exchanges", marks=pytest.mark.skipif(sys.platform != "
 def test_a_folder_keeps_a_whole_copy_whatever_fails(
     pair: tuple[Path, Path], tmp_path: Path, fault: str, exchanges: str
 ) -> None:
-    """In place where the system exchanges two folders; otherwise in place or, for a moment, beside it."""
+    """In place where the system exchanges two folders; otherwise in place or,
+    for a moment, beside it.
+    """
     words = [*map(str, pair), str(tmp_path / "out" / "last"), fault, exchanges]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.runner.copy_faults", *words], cwd=TESTS.parent, capture_output=True, text=True
+        [sys.executable, "-m", "tests.runner.copy_faults", *words],
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
@@ -172,7 +195,9 @@ def test_files_that_are_no_copy_are_left_alone(
     assert [*memory.store] == [f"{PLACE}/thesis.txt"]
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit], ids=lambda error: error.__name__)
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError, SystemExit], ids=lambda error: error.__name__
+)
 def test_whatever_a_copy_raises_the_run_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: type[BaseException]
 ) -> None:
@@ -186,7 +211,9 @@ def test_whatever_a_copy_raises_the_run_ends(
 
     monkeypatch.setattr(copies, "put", fails)
     store = CheckpointStore(tmp_path / "checkpoints")
-    store.copies = CheckpointCopies([(f"{tmp_path}/out/{{name}}", {"last"})], {}, lambda *line: said.append(line))
+    store.copies = CheckpointCopies(
+        [(f"{tmp_path}/out/{{name}}", {"last"})], {}, lambda *line: said.append(line)
+    )
     save(store, 1, "last")
     store.finish_copies()
     assert [level for _, level in said] == ["warn"]
@@ -197,12 +224,18 @@ def test_whatever_a_copy_raises_the_run_ends(
 
 @pytest.mark.parametrize("weights_only", ["false", "true"])
 def test_a_resume_makes_up_copies_that_are_not_there(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights_only: str
+    new_run: NewRun,
+    train_here: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    weights_only: str,
 ) -> None:
     """The killed process is one whose copies all fail."""
     out = tmp_path / "out"
     copying = f'copy_to="{out}/{{name}}-{{it}}", weights_only={weights_only}'
-    run_dir = new_run("run.max_epochs=2", f'hooks.checkpoint.args={{monitor="accuracy", {copying}}}')
+    run_dir = new_run(
+        "run.max_epochs=2", f'hooks.checkpoint.args={{monitor="accuracy", {copying}}}'
+    )
     with monkeypatch.context() as patch:
         patch.setattr(copies.CheckpointCopies, "_add", lambda *where: None)
         assert train_here(run_dir) == 0

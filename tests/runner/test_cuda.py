@@ -26,16 +26,30 @@ from hookflow.runner.distributed.parallel import DDPStrategy, SeveralRanksStrate
 from hookflow.runner.state.host_copy import HostCopier, host_memory
 from tests.conftest import TESTS, NewRun, Train, Trained, reason, records
 from tests.distributed.clouds import Deep
-from tests.distributed.conftest import TrainBoth, assert_alike, new_clouds, ranks_trained, train_both  # noqa: F401
+from tests.distributed.conftest import (
+    TrainBoth,
+    assert_alike,
+    new_clouds,  # noqa: F401
+    ranks_trained,  # noqa: F401
+    train_both,  # noqa: F401
+)
 from tests.distributed.several import carry_out, printed
 from tests.runner.same import assert_same, assert_same_end, final_state, logged
 from tests.support.overrides import NUMBERS, WATCHES
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs_cuda: there is no such device here")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs_cuda: there is no such device here"
+)
 
 CUDA = 'run.device="cuda"'
-ON_DEVICE = 'data.train={use="./data_loaders.py:dataset", args={examples=64}, loader={batch_size=8, on_device=true}}'
-FETCHED = 'data.train={use="./data_loaders.py:dataset", args={examples=64}, loader={batch_size=8, workers=1}}'
+ON_DEVICE = (
+    'data.train={use="./data_loaders.py:dataset", args={examples=64}, loader={batch_size=8,'
+    " on_device=true}}"
+)
+FETCHED = (
+    'data.train={use="./data_loaders.py:dataset", args={examples=64}, loader={batch_size=8,'
+    " workers=1}}"
+)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
@@ -47,21 +61,39 @@ def test_a_training_ends(trained: Trained, precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("data", [ON_DEVICE, FETCHED])
-def test_a_resumed_run_ends_with_the_same_bits(resumes_alike: NewRun, precision: str, data: str) -> None:
-    run = (CUDA, data, "run.deterministic=true", f'run.precision="{precision}"', "hooks.throughput.enabled=false")
+def test_a_resumed_run_ends_with_the_same_bits(
+    resumes_alike: NewRun, precision: str, data: str
+) -> None:
+    run = (
+        CUDA,
+        data,
+        "run.deterministic=true",
+        f'run.precision="{precision}"',
+        "hooks.throughput.enabled=false",
+    )
     resumes_alike(*run, point="after_train_iter", at=11)
 
 
 @pytest.fixture
 def waits() -> Iterator[Callable[[], list[str]]]:
-    """Collect the lines of hookflow at which the training thread has waited for CUDA, while PyTorch warns of it."""
+    """Collect the lines of hookflow at which the training thread has waited for CUDA,
+    while PyTorch warns of it.
+    """
     result: list[str] = []
     trainer = threading.current_thread()
 
     def note(message: Any, *about: Any, **more: Any) -> None:
         if "synchronizing CUDA operation" in str(message) and threading.current_thread() is trainer:
-            ours = [frame for frame in traceback.extract_stack()[:-1] if "site-packages" not in frame.filename]
-            result.append(" < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(ours[-4:])))
+            ours = [
+                frame
+                for frame in traceback.extract_stack()[:-1]
+                if "site-packages" not in frame.filename
+            ]
+            result.append(
+                " < ".join(
+                    f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(ours[-4:])
+                )
+            )
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -76,8 +108,18 @@ def waits() -> Iterator[Callable[[], list[str]]]:
     [
         ('run.precision="fp32"',),
         ('run.precision="bf16"', "run.accumulate=2"),
-        ('run.precision="fp16"', "optimizer.args.fused=true", "hooks.ema.enabled=false", "hooks.checkpoint.after=[]"),
-        ('run.on_nan="skip"', "optimizer.args.fused=true", "hooks.ema.enabled=false", "hooks.checkpoint.after=[]"),
+        (
+            'run.precision="fp16"',
+            "optimizer.args.fused=true",
+            "hooks.ema.enabled=false",
+            "hooks.checkpoint.after=[]",
+        ),
+        (
+            'run.on_nan="skip"',
+            "optimizer.args.fused=true",
+            "hooks.ema.enabled=false",
+            "hooks.checkpoint.after=[]",
+        ),
     ],
 )
 def test_a_steady_iteration_waits_for_nothing(
@@ -95,7 +137,13 @@ def test_weights_of_batches_are_not_waited_for(
     trained: Trained, waits: Callable[[], list[str]], masked: list[int], accumulate: int
 ) -> None:
     counts = 'hooks.counts={use="tests.support.numeric_faults:CountsWaits", phase="first"}'
-    run = (CUDA, "run.max_iters=8", f"run.accumulate={accumulate}", f"data.train.args.masked={masked}", counts)
+    run = (
+        CUDA,
+        "run.max_iters=8",
+        f"run.accumulate={accumulate}",
+        f"data.train.args.masked={masked}",
+        counts,
+    )
     data = ("data.train.loader.batch_size=1", "data.train.loader.on_device=true")
     trained(
         *run,
@@ -115,13 +163,24 @@ def test_a_loss_whose_gradients_are_finite_skips_its_step(trained: Trained) -> N
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_soon(trained: Trained) -> None:
-    run_dir = trained(CUDA, ON_DEVICE, 'task={use="./numeric_faults.py:Upset", args={batches=[2]}}', code=1)
+    run_dir = trained(
+        CUDA, ON_DEVICE, 'task={use="./numeric_faults.py:Upset", args={batches=[2]}}', code=1
+    )
     assert "the loss is NaN in iteration 3 (" in reason(run_dir)
 
 
-def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, train_here: Train) -> None:
+def test_optimizers_that_decide_by_themselves_decide_alike(
+    new_run: NewRun, train_here: Train
+) -> None:
     upset = 'task={use="./numeric_faults.py:Upset", args={batches=[2, 4]}}'
-    run = (CUDA, ON_DEVICE, upset, 'run.on_nan="skip"', "run.deterministic=true", "optimizer.args.fused=true")
+    run = (
+        CUDA,
+        ON_DEVICE,
+        upset,
+        'run.on_nan="skip"',
+        "run.deterministic=true",
+        "optimizer.args.fused=true",
+    )
     looks = 'hooks.looks={use="./numeric_faults.py:Looks"}'
     blind = new_run(*run, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]")
     knowing = new_run(*run, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]", looks)
@@ -130,8 +189,12 @@ def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, trai
 
 
 def test_a_full_memory_is_told_of_with_the_numbers(trained: Trained) -> None:
-    run_dir = trained(CUDA, ON_DEVICE, 'hooks.full={use="./numeric_faults.py:Full", args={kind="cuda"}}', code=1)
-    assert "GPU 0 has a total capacity" in reason(run_dir) and "batch_size = 4 (now 8)" in reason(run_dir)
+    run_dir = trained(
+        CUDA, ON_DEVICE, 'hooks.full={use="./numeric_faults.py:Full", args={kind="cuda"}}', code=1
+    )
+    assert "GPU 0 has a total capacity" in reason(run_dir) and "batch_size = 4 (now 8)" in reason(
+        run_dir
+    )
 
 
 def test_large_memory_for_a_copy_is_page_locked() -> None:
@@ -140,24 +203,33 @@ def test_large_memory_for_a_copy_is_page_locked() -> None:
 
 @pytest.mark.parametrize("compiled", ["true", "'reduce-overhead'"])
 def test_a_compiled_network_trains(new_run: NewRun, train_here: Train, compiled: str) -> None:
-    run_dir = new_run(CUDA, ON_DEVICE, f"run.compile={compiled}", "run.accumulate=2", "run.max_epochs=1")
+    run_dir = new_run(
+        CUDA, ON_DEVICE, f"run.compile={compiled}", "run.accumulate=2", "run.max_epochs=1"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert train_here(run_dir) == 0, reason(run_dir)
 
 
 @pytest.mark.parametrize("more", [(), ("run.accumulate=2",)], ids=["plain", "accumulated"])
-def test_phases_and_hooks_have_their_time_on_the_device(trained: Trained, more: tuple[str, ...]) -> None:
+def test_phases_and_hooks_have_their_time_on_the_device(
+    trained: Trained, more: tuple[str, ...]
+) -> None:
     run_dir = trained(CUDA, ON_DEVICE, *more, "run.max_epochs=20")
     device = [frame["device"] for frame in records(run_dir, "frame") if "device" in frame]
     assert sum(each["iters"] for each in device) > 0
     assert sum(each["phases"]["forward"] for each in device) > 0
-    assert sum(each["ns"] for each in device) >= sum(sum(each["phases"].values()) for each in device) * 0.99
+    assert (
+        sum(each["ns"] for each in device)
+        >= sum(sum(each["phases"].values()) for each in device) * 0.99
+    )
     assert any(each["hooks"] for each in device)
 
 
 @pytest.mark.parametrize("offload", ["true", '"process"'])
-def test_an_offloaded_hook_sees_what_it_would_see_in_the_training_thread(trained: Trained, offload: str) -> None:
+def test_an_offloaded_hook_sees_what_it_would_see_in_the_training_thread(
+    trained: Trained, offload: str
+) -> None:
     run = (CUDA, ON_DEVICE, "run.deterministic=true", "run.max_epochs=1")
     none, here = trained(*run), trained(*run, WATCHES % (0, "every=1"))
     beside = trained(*run, WATCHES % (0.003, f"offload={offload}, queue=3"))
@@ -170,8 +242,13 @@ def test_an_offloaded_hook_sees_what_it_would_see_in_the_training_thread(trained
 SHARED = ('run.device="cuda:0"', 'distributed.backend="gloo"')
 
 
-@pytest.mark.parametrize("more", [(), ("run.accumulate=4", "data.train.loader.workers=1"), ('run.precision="bf16"',)])
-def test_two_ranks_that_share_a_gpu_train_as_one(train_both: TrainBoth, more: tuple[str, ...]) -> None:  # noqa: F811
+@pytest.mark.parametrize(
+    "more", [(), ("run.accumulate=4", "data.train.loader.workers=1"), ('run.precision="bf16"',)]
+)
+def test_two_ranks_that_share_a_gpu_train_as_one(
+    train_both: TrainBoth,  # noqa: F811
+    more: tuple[str, ...],
+) -> None:
     one, other = train_both(*SHARED, *more)
     if "bf16" not in "".join(more):
         assert_alike(one, other, "model", "model_ema")
@@ -180,7 +257,9 @@ def test_two_ranks_that_share_a_gpu_train_as_one(train_both: TrainBoth, more: tu
 def test_two_ranks_that_share_a_gpu_resume_to_the_bit(new_clouds: NewRun, tmp_path: Path) -> None:  # noqa: F811
     strikes = 'hooks.strikes={use="./actors.py:strikes", points=["after_train_iter"], args={%s}}'
     args = f'rank=1, number={signal.SIGTERM}, mark="{tmp_path / "mark"}", at='
-    alone, cut = (new_clouds(*SHARED, "run.deterministic=true", strikes % f"{args}{at}") for at in (10**6, 3))
+    alone, cut = (
+        new_clouds(*SHARED, "run.deterministic=true", strikes % f"{args}{at}") for at in (10**6, 3)
+    )
     assert carry_out(alone, 2) == [0, 0], printed(alone, 0)
     assert carry_out(cut, 2) == [143, 143], printed(cut, 0)
     assert carry_out(cut, 2, resume=True) == [0, 0], printed(cut, 0)
@@ -213,7 +292,9 @@ def test_a_group_by_nccl_trains_as_none(strategy: str, precision: str, tmp_path:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         shares: SeveralRanksStrategy = DDPStrategy(DistributedSection())
         if strategy == "fsdp":
-            shares = FSDPStrategy(DistributedSection(strategy="fsdp"), precision, lambda *text: None)
+            shares = FSDPStrategy(
+                DistributedSection(strategy="fsdp"), precision, lambda *text: None
+            )
         if grouped:
             shares.parallelize(model, [model], device, lambda key: Where("p.toml"))
         optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
@@ -250,7 +331,9 @@ def test_a_copy_for_a_checkpoint_is_that_of_its_moment() -> None:
         copier.give_back(copied)
 
 
-def test_a_failed_lock_of_memory_is_not_blamed_on_the_next_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_lock_of_memory_is_not_blamed_on_the_next_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     like = torch.ones(3 << 20, device="cuda")
     locked = torch.empty_like(like, device="cpu")
     cudart = torch.cuda.cudart()
@@ -275,7 +358,10 @@ def test_a_failed_lock_of_memory_is_not_blamed_on_the_next_kernel(monkeypatch: p
 def test_what_an_offloaded_hook_computes_late_is_what_is_shown(trained: Trained) -> None:
     """Its image and its histogram are computed on a stream of its own, behind other work."""
     run_dir = trained(
-        CUDA, ON_DEVICE, 'hooks.late={use="./logging_hooks.py:LogsLate", offload=true}', "run.max_epochs=1"
+        CUDA,
+        ON_DEVICE,
+        'hooks.late={use="./logging_hooks.py:LogsLate", offload=true}',
+        "run.max_epochs=1",
     )
     histograms = [record["edges"] for record in records(run_dir, "histogram")]
     assert len(histograms) == 8
@@ -285,7 +371,10 @@ def test_what_an_offloaded_hook_computes_late_is_what_is_shown(trained: Trained)
 def test_an_offloaded_hook_may_keep_what_it_is_given(trained: Trained) -> None:
     """Its memory is not used again while the stream of the hook still reads it."""
     run_dir = trained(
-        CUDA, ON_DEVICE, 'hooks.keeps={use="./logging_hooks.py:KeepsBatch", offload=true}', "run.max_epochs=4"
+        CUDA,
+        ON_DEVICE,
+        'hooks.keeps={use="./logging_hooks.py:KeepsBatch", offload=true}',
+        "run.max_epochs=4",
     )
     values = logged(run_dir, "kept")
     assert values
@@ -295,7 +384,9 @@ def test_an_offloaded_hook_may_keep_what_it_is_given(trained: Trained) -> None:
 def test_a_sparse_batch_is_fetched_beside_the_step() -> None:
     """The memory of its parts is kept for the stream of the step."""
     sparse = torch.eye(64).to_sparse()
-    context = SimpleNamespace(device=torch.device("cuda"), to_device=lambda batch: batch.to("cuda", non_blocking=True))
+    context = SimpleNamespace(
+        device=torch.device("cuda"), to_device=lambda batch: batch.to("cuda", non_blocking=True)
+    )
     for moved in prefetch([sparse] * 8, context):  # type: ignore[arg-type]
         assert float(moved.to_dense().sum()) == 64
 
@@ -305,7 +396,9 @@ def test_a_thread_allocates_on_the_gpu_of_its_maker() -> None:
     devices: list[int] = []
     with torch.cuda.device(1):
         torch.ones(1, device="cuda")
-        thread = device_thread(lambda: devices.append(torch.ones(1, device="cuda").get_device()), "allocates")
+        thread = device_thread(
+            lambda: devices.append(torch.ones(1, device="cuda").get_device()), "allocates"
+        )
     thread.start()
     thread.join()
     assert devices == [1]

@@ -1,4 +1,6 @@
-"""The dispatch core, readable and generated: what it calls, in which order, with what; firings inside firings."""
+"""The dispatch core, readable and generated: what it calls, in which order, with what;
+firings inside firings.
+"""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +40,9 @@ Method = Callable[..., object]
 
 
 class Bench:
-    """An engine of hooks, its books, and what has been reported; a binding is (hook, point, half, takes)."""
+    """An engine of hooks, its books, and what has been reported; a binding is (hook,
+    point, half, takes).
+    """
 
     def __init__(
         self,
@@ -46,9 +50,21 @@ class Bench:
         *bindings: tuple[str, str, str, tuple[str, ...]],
         on_error: Mapping[str, OnError] = MappingProxyType({}),
     ) -> None:
-        planned = tuple(PlannedHook(name, "", {}, "normal", "", "", on_error.get(name, "raise")) for name in hooks)
+        planned = tuple(
+            PlannedHook(name, "", {}, "normal", "", "", on_error.get(name, "raise"))
+            for name in hooks
+        )
         made = tuple(
-            Binding(hook, point, self._method(hooks[hook], point, half), half, takes, Trigger(), "normal", id=k)  # type: ignore[arg-type]
+            Binding(
+                hook,
+                point,
+                self._method(hooks[hook], point, half),
+                half,
+                takes,
+                Trigger(),
+                "normal",
+                id=k,
+            )  # type: ignore[arg-type]
             for k, (hook, point, half, takes) in enumerate(bindings)
         )
         own = tuple(Point(name, 4, ("run",), "firing", "", "own", "after_backward") for name in OWN)
@@ -85,7 +101,9 @@ class Bench:
         return {phase: ns for phase, ns in self.books.phases.items() if ns}
 
 
-def functions(*hooks: tuple[str, str, Method], on_error: Mapping[str, OnError] = MappingProxyType({})) -> Bench:
+def functions(
+    *hooks: tuple[str, str, Method], on_error: Mapping[str, OnError] = MappingProxyType({})
+) -> Bench:
     """Return a bench of hooks that are functions, each at one point."""
     bindings = ((name, point, "whole", ()) for name, point, _ in hooks)
     return Bench({name: function for name, _, function in hooks}, *bindings, on_error=on_error)
@@ -124,7 +142,9 @@ def test_hooks_are_called_in_the_plans_order_and_each_is_counted() -> None:
 
 
 def test_a_traceback_shows_the_line_that_was_generated() -> None:
-    bench = Bench({"a": Scribe("a", [], raises=True)}, ("a", "after_train_iter", "whole", ("batch",)))
+    bench = Bench(
+        {"a": Scribe("a", [], raises=True)}, ("a", "after_train_iter", "whole", ("batch",))
+    )
     with pytest.raises(ValueError, match="a cannot") as caught:
         bench.fire("after_train_iter", "b", 0, {})
     written = "".join(traceback.format_exception(caught.value))
@@ -159,7 +179,9 @@ def test_an_error_is_thrown_into_the_arounds_that_are_open_and_theirs_is_reporte
     bench.fire("before_val")
     error = ValueError("no batch")
     bench.unwind(error)
-    assert notes == ["plain in", "caught no batch", "finally"], "without a try, nothing behind the yield runs"
+    assert notes == ["plain in", "caught no batch", "finally"], (
+        "without a try, nothing behind the yield runs"
+    )
     assert error.__traceback__ is None
     bench = Bench({"guarded": Guarded([], ValueError("worse"))}, *around("guarded"))
     bench.fire("before_val")
@@ -182,7 +204,9 @@ def test_a_generator_must_yield_once() -> None:
 def test_a_hook_that_is_switched_off_still_leaves_what_it_entered() -> None:
     notes: list[Any] = []
     hook: Any = Scribe("a", notes, raises=True)
-    bench = Bench({"a": hook}, *around("a"), ("a", "after_train_iter", "whole", ()), on_error={"a": "disable"})
+    bench = Bench(
+        {"a": hook}, *around("a"), ("a", "after_train_iter", "whole", ()), on_error={"a": "disable"}
+    )
     bench.fire("before_val")
     bench.fire("after_train_iter", None, 0, {})
     bench.fire("after_val", {})
@@ -191,7 +215,13 @@ def test_a_hook_that_is_switched_off_still_leaves_what_it_entered() -> None:
 
 
 ITERS = 12
-BEFORE = ("before_train_iter", "after_forward", "before_backward", "after_backward", "before_optimizer_step")
+BEFORE = (
+    "before_train_iter",
+    "after_forward",
+    "before_backward",
+    "after_backward",
+    "before_optimizer_step",
+)
 AFTER = ("after_optimizer_step", "after_train_iter")
 
 amounts = st.none() | st.sampled_from(["1", "3", "5it", "1ep", "25%"])
@@ -234,7 +264,8 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
     state.set_length(None, ITERS, EpochLengths.constant(4))
     names = [f"h{k}" for k in range(len(said))]
     planned = tuple(
-        PlannedHook(name, "", {}, "normal", "", "", hook["on_error"]) for name, hook in zip(names, said, strict=True)
+        PlannedHook(name, "", {}, "normal", "", "", hook["on_error"])
+        for name, hook in zip(names, said, strict=True)
     )
     bindings = tuple(
         Binding(name, hook["point"], "", "whole", hook["takes"], hook["trigger"], "normal", id=k)
@@ -249,7 +280,10 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
 
     engine = DispatchEngine(
         plan,
-        {name: Recording(name, hook, state, notes).method for name, hook in zip(names, said, strict=True)},
+        {
+            name: Recording(name, hook, state, notes).method
+            for name, hook in zip(names, said, strict=True)
+        },
         make_triggers(plan, state, lambda binding: lambda: True, {}),
         state,
         Dispatcher(plan, books, here, report),
@@ -269,7 +303,12 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
         ended = type(error), str(error), error.__notes__
     else:
         books.update()
-    made = [call for name in DEFAULT_POINTS for call in [engine.call(name.name)] if call and hasattr(call, "__code__")]
+    made = [
+        call
+        for name in DEFAULT_POINTS
+        for call in [engine.call(name.name)]
+        if call and hasattr(call, "__code__")
+    ]
     return {
         "notes": notes,
         "reported": reported,
@@ -285,11 +324,15 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
 def test_it_does_what_the_readable_one_does(said: list[dict[str, Any]]) -> None:
     fast, readable = walk(said, generates=True), walk(said, generates=False)
     assert readable.pop("generated") == 0
-    assert fast.pop("generated") == len({hook["point"] for hook in said}), "all of these points are plain"
+    assert fast.pop("generated") == len({hook["point"] for hook in said}), (
+        "all of these points are plain"
+    )
     assert fast == readable
 
 
-def test_rows_are_read_whole_and_in_order_and_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_read_whole_and_in_order_and_take_a_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = RowBuffer(2)
     taken: list[float] = []
     for k in range(3 * CHUNK_ROWS + 5):
@@ -349,7 +392,9 @@ def test_a_hook_within_a_hook(clock: Clock) -> None:
         clock.spend(500)
 
     bench = functions(
-        ("outer", "after_backward", outer), ("inner", "mine", inner), ("next", "after_backward", lambda: clock.spend(7))
+        ("outer", "after_backward", outer),
+        ("inner", "mine", inner),
+        ("next", "after_backward", lambda: clock.spend(7)),
     )
     clock.spend(3)
     bench.dispatcher.fire("after_backward")
@@ -381,7 +426,9 @@ def test_in_the_middle_of_a_phase(clock: Clock) -> None:
 
 
 def test_the_time_of_a_trigger_is_its_own_hooks(clock: Clock) -> None:
-    """Also where it says no: then the hook has not fired, and its neighbour has nothing to do with it."""
+    """Also where it says no: then the hook has not fired,
+    and its neighbour has nothing to do with it.
+    """
 
     def asks(answer: bool) -> Callable[[], bool]:
         def due() -> bool:
@@ -400,12 +447,16 @@ def test_the_time_of_a_trigger_is_its_own_hooks(clock: Clock) -> None:
     bench.dispatcher.fire("after_backward")
     assert bench.spent == [21, 20, 7]
     assert [cell.n for cell in bench.books.cells] == [1, 0, 1]
-    assert [cell.checks for cell in bench.books.cells] == [0, 20, 0], "that of a firing belongs to it"
+    assert [cell.checks for cell in bench.books.cells] == [0, 20, 0], (
+        "that of a firing belongs to it"
+    )
     assert bench.phases(ITERATION_SLOT) == {"hooks": 48}
 
 
 @pytest.mark.parametrize("outer_may", ["raise", "ignore", "disable"])
-def test_an_inner_hook_that_raises_ends_the_run_and_is_told_once(clock: Clock, outer_may: OnError) -> None:
+def test_an_inner_hook_that_raises_ends_the_run_and_is_told_once(
+    clock: Clock, outer_may: OnError
+) -> None:
     def inner() -> None:
         clock.spend(50)
         raise ValueError("inner cannot")

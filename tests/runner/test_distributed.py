@@ -22,7 +22,12 @@ from hookflow.runner.data.loader_parts import BatchSharding
 from hookflow.runner.distributed.consensus import RankConsensus
 from hookflow.runner.distributed.fsdp import find_repeated_block, list_units, split_layers
 from hookflow.runner.distributed.parallel import full_state, in_buckets, local_state
-from hookflow.runner.distributed.rendezvous import RankLayout, backend_of, compute_data_layout, device_of
+from hookflow.runner.distributed.rendezvous import (
+    RankLayout,
+    backend_of,
+    compute_data_layout,
+    device_of,
+)
 from hookflow.runner.model.selectors import find_unmatched_units
 from tests.conftest import TOY
 
@@ -42,14 +47,23 @@ def here(key: str) -> Where:
         (2, "cuda:1", RankLayout(0, 2), '"cuda:1" is one GPU, and there are 2 processes'),
         (2, "cuda:1, by gloo", RankLayout(0, 2), GPU),
         (2, "cuda:1", RankLayout(), GPU),
-        (2, "cuda:2", RankLayout(), 'p.toml:1:1: run.device = "cuda:2", but there is no such device here'),
+        (
+            2,
+            "cuda:2",
+            RankLayout(),
+            'p.toml:1:1: run.device = "cuda:2", but there is no such device here',
+        ),
         (2, "cpu", RankLayout(1, 2, local=1), CPU),
         (0, "auto", RankLayout(1, 2, local=1), CPU),
         (0, "cuda", RankLayout(1, 2, local=1), "there is no such device here"),
     ],
 )
 def test_each_rank_has_the_gpu_of_its_number_on_its_machine(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: str, ranks: RankLayout, expected: torch.device | str
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    wanted: str,
+    ranks: RankLayout,
+    expected: torch.device | str,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
@@ -84,18 +98,25 @@ class Meeting(RankConsensus):
 
 
 def test_each_rank_keeps_what_it_has_of_its_own_in_the_host_s_memory() -> None:
-    """Of the states of hooks those that differ, if only in an order: the average of the weights is kept once."""
+    """Of the states of hooks those that differ, if only in an order:
+    the average of the weights is kept once.
+    """
     window = torch.zeros(2000, dtype=torch.bfloat16)
     window[7] = 1
     hooks = [
-        {"log": OrderedDict(total=[window.roll(rank).as_subclass(OnGpu)]), "ema": {"average": torch.ones(())}}
+        {
+            "log": OrderedDict(total=[window.roll(rank).as_subclass(OnGpu)]),
+            "ema": {"average": torch.ones(())},
+        }
         for rank in range(2)
     ]
     own: dict[str, Any] = {"gradients": {"optimizer": [window.as_subclass(OnGpu), None]}}
     barrier, sent = Barrier(2), dict[int, Any]()
 
     def saved(rank: int) -> dict[str, Any]:
-        return full_state({**own, "hooks": hooks[rank]}, Meeting(rank, barrier, sent), ["gradients"], ["hooks"])
+        return full_state(
+            {**own, "hooks": hooks[rank]}, Meeting(rank, barrier, sent), ["gradients"], ["hooks"]
+        )
 
     with ThreadPoolExecutor(2) as pool:
         state, _ = pool.map(saved, range(2))
@@ -105,16 +126,21 @@ def test_each_rank_keeps_what_it_has_of_its_own_in_the_host_s_memory() -> None:
     (other,) = state["ranks"]
     assert list(other["hooks"]) == ["log"]
     assert type(other["hooks"]["log"]) is OrderedDict
-    assert [type(tensor) for tensor in (*other["hooks"]["log"]["total"], other["gradients"]["optimizer"][0])] == [
-        torch.Tensor
-    ] * 2
-    assert type(state["gradients"]["optimizer"][0]) is OnGpu, "its own goes with all that is copied at once"
+    assert [
+        type(tensor)
+        for tensor in (*other["hooks"]["log"]["total"], other["gradients"]["optimizer"][0])
+    ] == [torch.Tensor] * 2
+    assert type(state["gradients"]["optimizer"][0]) is OnGpu, (
+        "its own goes with all that is copied at once"
+    )
 
 
 def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     reduced: list[torch.Tensor] = []
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: reduced.append(tensor))
-    strategy = choose_strategy(DistributedSection(), RankLayout(0, 2), "fp32", here, print, own_steps=False)
+    strategy = choose_strategy(
+        DistributedSection(), RankLayout(0, 2), "fp32", here, print, own_steps=False
+    )
     for value in (torch.ones(2), 1.0):  # nccl refuses what lies in the host's memory
         assert strategy.all_reduce(value, torch.device("meta")).device.type == "meta"
     assert all(tensor.is_meta for tensor in reduced)
@@ -134,14 +160,22 @@ def test_layers_are_split_over_neighbours_that_have_the_same_share_of_a_batch() 
     section = DistributedSection(strategy="fsdp", parallelize="./net.py:split", tensor_parallel=2)
     shares = [compute_data_layout(section, RankLayout(rank, 4), here) for rank in range(4)]
     assert [(share.rank, share.world) for share in shares] == [(0, 2), (0, 2), (1, 2), (1, 2)]
-    assert compute_data_layout(section, RankLayout(), here) == RankLayout(), "one process ignores it"
+    assert compute_data_layout(section, RankLayout(), here) == RankLayout(), (
+        "one process ignores it"
+    )
     with pytest.raises(UserError, match="3 ranks cannot be divided into groups of 2"):
         compute_data_layout(section, RankLayout(0, 3), here)
     for wrong, expected in (
         ({"parallelize": "./net.py:split"}, "need one another"),
         ({"tensor_parallel": 2}, "need one another"),
-        ({"parallelize": "./net.py:split", "tensor_parallel": 2, "replicas": 2}, "cannot be combined with replicas"),
-        ({"parallelize": "./net.py:split", "tensor_parallel": 2, "strategy": "ddp"}, "DDP averages no gradients"),
+        (
+            {"parallelize": "./net.py:split", "tensor_parallel": 2, "replicas": 2},
+            "cannot be combined with replicas",
+        ),
+        (
+            {"parallelize": "./net.py:split", "tensor_parallel": 2, "strategy": "ddp"},
+            "DDP averages no gradients",
+        ),
     ):
         with pytest.raises(ValueError, match=expected):
             DistributedSection.model_validate({"strategy": "fsdp", **wrong})
@@ -173,10 +207,14 @@ def test_the_backend_fits_the_device() -> None:
 
 
 def test_synchronised_batch_norms_keep_their_state_and_names() -> None:
-    """Whatever their settings, at any depth; and only where they can be computed, which no CPU can."""
+    """Whatever their settings, at any depth; and only where they can
+    be computed, which no CPU can.
+    """
     model = nn.Sequential()
     model.add_module("conv", nn.Conv2d(3, 4, 1))
-    model.add_module("norms", nn.ModuleList([nn.BatchNorm2d(4, eps=0.1, momentum=None), nn.BatchNorm1d(4)]))
+    model.add_module(
+        "norms", nn.ModuleList([nn.BatchNorm2d(4, eps=0.1, momentum=None), nn.BatchNorm1d(4)])
+    )
     model.add_module("bare", nn.BatchNorm2d(4, affine=False, track_running_stats=False).eval())
     model.add_module("other", nn.InstanceNorm2d(4, affine=True))
     model.norms[1].weight.requires_grad_(False)  # type: ignore[index, union-attr]
@@ -210,10 +248,12 @@ def test_units_are_the_outermost_that_a_glob_matches() -> None:
     assert list_units(network, []) == []
     assert list_units(network, ["type:Linear"]) == [first[0], second[0]]
     assert find_repeated_block(network) == [], "a sequence is none, nor is a layer"
-    assert find_repeated_block(nn.Sequential(*(nn.TransformerEncoderLayer(4, 2, 4) for _ in range(2)))) == [
-        "type:TransformerEncoderLayer"
-    ]
-    (problem,) = find_unmatched_units(DistributedSection(strategy="fsdp", units=["layer.*"]), network, here)
+    assert find_repeated_block(
+        nn.Sequential(*(nn.TransformerEncoderLayer(4, 2, 4) for _ in range(2)))
+    ) == ["type:TransformerEncoderLayer"]
+    (problem,) = find_unmatched_units(
+        DistributedSection(strategy="fsdp", units=["layer.*"]), network, here
+    )
     assert 'no module of the network matches "layer.*"' in problem.message
 
 
@@ -222,9 +262,9 @@ def test_what_names_the_shards_holds_data_alone(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(pickle.dumps(dict.__repr__))
     with pytest.raises(UserError, match=r"holds more than data: builtins.getattr"):
         read_weights(tmp_path, "model")
-    assert _MetadataUnpickler(io.BytesIO(b"cpathlib._local\nPosixPath\n(Va\ntR.")).load() == Path("a"), (
-        "as Python 3.13 has it"
-    )
+    assert _MetadataUnpickler(io.BytesIO(b"cpathlib._local\nPosixPath\n(Va\ntR.")).load() == Path(
+        "a"
+    ), "as Python 3.13 has it"
 
 
 def test_gradients_are_averaged_in_buckets_of_a_size() -> None:

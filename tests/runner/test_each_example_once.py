@@ -1,4 +1,6 @@
-"""Each example of an evaluation counts once, whatever the source, the workers, the ranks and the sizes."""
+"""Each example of an evaluation counts once, whatever the source, the workers,
+the ranks and the sizes.
+"""
 
 import random
 from collections import Counter
@@ -11,7 +13,13 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    get_worker_info,
+)
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.components import LoaderSection
@@ -83,18 +91,24 @@ class HalfStream(Stream):
             yield torch.tensor([float(index)])
 
 
-def made(data: Any, split: str = "val", rank: int = 0, world: int = 1, say: Any = None, **section: Any) -> Source:
+def made(
+    data: Any, split: str = "val", rank: int = 0, world: int = 1, say: Any = None, **section: Any
+) -> Source:
     """Return the source of a split out of a dataset, as a run makes it."""
     described = LoaderSection.model_validate({"batch_size": 4, **section})
     settings = context(rank=rank, world=world, say=say or (lambda text, level: None))
     key = f"data.{split}.loader"
     training = split == "train"
-    parts = loader_parts(described, key, SourceMap("test"), TOY.parent, settings, public=described, training=training)
+    parts = loader_parts(
+        described, key, SourceMap("test"), TOY.parent, settings, public=described, training=training
+    )
     return as_source(data, HERE, settings, parts, evaluates=not training)
 
 
 def batches_of(source: Source) -> list[Any]:
-    """Return the batches of an epoch, each with how many examples it is said to have on this rank."""
+    """Return the batches of an epoch, each with how many examples
+    it is said to have on this rank.
+    """
     sizes = BatchSizes(source, None, "val", say=print)
     batches = []
     for index, batch in enumerate(source.epoch(0)):
@@ -106,7 +120,9 @@ def batches_of(source: Source) -> list[Any]:
 
 
 def mean_over(ranks: list[list[Any]]) -> float:
-    """Return the mean of a validation over ranks, each with batches of its own, as the runner computes it."""
+    """Return the mean of a validation over ranks, each with batches of its own,
+    as the runner computes it.
+    """
     shares = []
     for batches in ranks:
         means = WeightedMeans(exact=True)
@@ -132,8 +148,15 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 4), st.sampled_from(["val", "val.ood", "test"]))
-def test_each_example_counts_once_without_workers(kind: str, examples: int, world: int, size: int, split: str) -> None:
+@given(
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.sampled_from(["val", "val.ood", "test"]),
+)
+def test_each_example_counts_once_without_workers(
+    kind: str, examples: int, world: int, size: int, split: str
+) -> None:
     data, section = KINDS[kind]
     assume(examples >= world)
     options = {"batch_size": size * world, **section}
@@ -145,7 +168,9 @@ def test_each_example_counts_once_without_workers(kind: str, examples: int, worl
 
 @pytest.mark.parametrize("shards", [True, False])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize(("examples", "world", "size"), [(7, 1, 4), (10, 1, 4), (7, 2, 4), (23, 2, 4), (26, 3, 6)])
+@pytest.mark.parametrize(
+    ("examples", "world", "size"), [(7, 1, 4), (10, 1, 4), (7, 2, 4), (23, 2, 4), (26, 3, 6)]
+)
 def test_each_example_of_a_stream_counts_once_with_workers(
     examples: int, world: int, size: int, workers: int, shards: bool
 ) -> None:
@@ -192,7 +217,9 @@ def test_a_part_of_a_worker_that_is_too_small_for_the_ranks_is_refused() -> None
         batches_of(source)
 
 
-def test_workers_that_give_the_same_stream_are_refused_in_an_evaluation_and_said_in_training() -> None:
+def test_workers_that_give_the_same_stream_are_refused_in_an_evaluation_and_said_in_training() -> (
+    None
+):
     with pytest.raises(UserError, match="has 8 examples, and gave 16 in one pass of 2 workers"):
         batches_of(made(NotSharded(8), "val", workers=2))
     said: list[str] = []
@@ -249,8 +276,15 @@ class SameStart(Stream):
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_stream_of_another_length_than_it_says_is_said(split: str, promised: int) -> None:
     said: list[str] = []
-    source = made(Stream(8, promised=promised), split, batch_size=2, say=lambda text, level: said.append(text))
-    seen = Counter(value for epoch in range(3) for batch in source.epoch(epoch) for value in batch.flatten().tolist())
+    source = made(
+        Stream(8, promised=promised), split, batch_size=2, say=lambda text, level: said.append(text)
+    )
+    seen = Counter(
+        value
+        for epoch in range(3)
+        for batch in source.epoch(epoch)
+        for value in batch.flatten().tolist()
+    )
     assert len(said) == 1
     assert f"says that it has {promised} examples, and gave 8 in one pass" in said[0]
     if split == "val":
@@ -259,7 +293,10 @@ def test_a_stream_of_another_length_than_it_says_is_said(split: str, promised: i
 
 def test_an_evaluation_does_not_begin_a_stream_again() -> None:
     assert_each_once([batches_of(made(Stream(10), "val", batches=5))], 10)
-    assert batches_of(made(Stream(10), "val", batches=2)) == [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]
+    assert batches_of(made(Stream(10), "val", batches=2)) == [
+        [0.0, 1.0, 2.0, 3.0],
+        [4.0, 5.0, 6.0, 7.0],
+    ]
 
 
 def own_share(data: Any, rank: int, world: int, **keys: Any) -> Source:
@@ -269,7 +306,9 @@ def own_share(data: Any, rank: int, world: int, **keys: Any) -> Source:
         return as_source(data, HERE, settings, shards_itself=True, evaluates=True)
     described = LoaderSection.model_validate({"batch_size": 4, **keys})
     place = SourceMap("test")
-    parts = loader_parts(described, "data.val.loader", place, TOY.parent, settings, public=described, training=False)
+    parts = loader_parts(
+        described, "data.val.loader", place, TOY.parent, settings, public=described, training=False
+    )
     return as_source(data, HERE, settings, parts, shards_itself=True, evaluates=True)
 
 
@@ -358,7 +397,9 @@ def test_an_own_loader_with_workers_goes_on_where_it_was(persistent: bool, posit
     whole, cut, again = (as_source(shuffled(persistent), HERE, context()) for _ in range(3))
     expected = [batch.flatten().tolist() for epoch in range(3) for batch in whole.epoch(epoch)]
     for begin, end in pairwise(range(0, 25, 8)):
-        assert sorted(value for batch in expected[begin:end] for value in batch) == list(map(float, range(32)))
+        assert sorted(value for batch in expected[begin:end] for value in batch) == list(
+            map(float, range(32))
+        )
     walk = (batch for epoch in range(3) for batch in cut.epoch(epoch))
     assert [next(walk).flatten().tolist() for _ in range(position)] == expected[:position]
     epoch, index = divmod(position, 8)
@@ -373,8 +414,12 @@ def test_an_own_loader_with_workers_goes_on_where_it_was(persistent: bool, posit
 def test_an_own_loader_whose_workers_give_the_same_stream_is_said() -> None:
     for count, words in ((2, "two workers begin with the same batch"), (1, "")):
         said: list[str] = []
-        loader = DataLoader(Stream(8, shards=False), batch_size=4, num_workers=count, multiprocessing_context="fork")
-        source = as_source(loader, HERE, context(say=lambda text, level, said=said: said.append(text)))
+        loader = DataLoader(
+            Stream(8, shards=False), batch_size=4, num_workers=count, multiprocessing_context="fork"
+        )
+        source = as_source(
+            loader, HERE, context(say=lambda text, level, said=said: said.append(text))
+        )
         epoch = source.epoch(0)
         for _ in range(2):
             next(epoch)

@@ -10,7 +10,12 @@ from torch import nn
 
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.checkpoint.manifest import NONFINITE, find_damage, find_newest_good, list_checkpoints
+from hookflow.runner.checkpoint.manifest import (
+    NONFINITE,
+    find_damage,
+    find_newest_good,
+    list_checkpoints,
+)
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.iteration.finite import LossCheck, host_sync_reason, suggest_remedies
 from hookflow.runner.loop.sanity import _copy_parts, restore_afterwards
@@ -25,7 +30,9 @@ FUSED = "optimizer.args.fused=true"
 
 
 def upset(*batches: int, kind: str = "loss") -> str:
-    return f'task={{use="./numeric_faults.py:Upset", args={{batches={list(batches)}, kind="{kind}"}}}}'
+    return (
+        f'task={{use="./numeric_faults.py:Upset", args={{batches={list(batches)}, kind="{kind}"}}}}'
+    )
 
 
 def test_the_diagnosis_leaves_no_trace(trained: Trained) -> None:
@@ -41,8 +48,14 @@ def test_the_advice_fits_the_run_and_who_makes_the_host_look_is_named() -> None:
         for precision in ("fp32", "tf32", "bf16", "fp16")
     }
     assert said["fp32"] == said["tf32"]
-    assert "run.precision" not in said["fp32"] and "grad_clip" in said["fp32"] and "checkpoints" not in said["fp32"]
-    assert suggest_remedies("fp32", clips=True, saved=True).endswith(" Existing checkpoints are not affected.")
+    assert (
+        "run.precision" not in said["fp32"]
+        and "grad_clip" in said["fp32"]
+        and "checkpoints" not in said["fp32"]
+    )
+    assert suggest_remedies("fp32", clips=True, saved=True).endswith(
+        " Existing checkpoints are not affected."
+    )
     assert '"fp32"' in said["bf16"] and "wider range" not in said["bf16"]
     assert 'wider range (run.precision = "bf16" or "fp32")' in said["fp16"]
     weights = [torch.nn.Parameter(torch.ones(2))]
@@ -85,7 +98,9 @@ NO_HOOKS = ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]")
 def test_a_loss_that_is_not_finite_decides_whatever_its_gradients_are(
     trained: Trained, precision: str, accumulate: int, waits: bool
 ) -> None:
-    more = () if waits else (FUSED, 'hooks.unwaiting={use="./numeric_faults.py:Unwaiting"}', *NO_HOOKS)
+    more = (
+        () if waits else (FUSED, 'hooks.unwaiting={use="./numeric_faults.py:Unwaiting"}', *NO_HOOKS)
+    )
     run_dir = trained(
         ONE_EPOCH,
         upset(2, kind="finite gradient"),
@@ -111,20 +126,33 @@ def test_a_loss_whose_gradients_wait_for_their_step_is_not_forgotten(trained: Tr
 
 
 @pytest.mark.parametrize(
-    "more", [(), (FUSED, 'hooks.unwaiting={use="./numeric_faults.py:Unwaiting"}', "hooks.ema.enabled=false")]
+    "more",
+    [
+        (),
+        (FUSED, 'hooks.unwaiting={use="./numeric_faults.py:Unwaiting"}', "hooks.ema.enabled=false"),
+    ],
 )
-def test_too_many_skipped_steps_in_a_row_end_the_run(trained: Trained, more: tuple[str, ...]) -> None:
+def test_too_many_skipped_steps_in_a_row_end_the_run(
+    trained: Trained, more: tuple[str, ...]
+) -> None:
     after = ("hooks.checkpoint.after=[]",) if more else ()
     skips = (ONE_EPOCH, 'run.on_nan="skip"', "run.max_skipped_steps=2", *more, *after)
     trained(*skips, upset(0, 2, 4))
     together = trained(*skips, upset(1, 2, 3), code=1)
-    assert "2 steps in a row were skipped, the last in iteration 3: the loss or a gradient is not" in reason(together)
+    assert (
+        "2 steps in a row were skipped, the last in iteration 3: the loss or a gradient is not"
+        in reason(together)
+    )
 
 
 @pytest.mark.parametrize("on_nan", ["skip", "ignore"])
-def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(trained: Trained, on_nan: str) -> None:
+def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(
+    trained: Trained, on_nan: str
+) -> None:
     poisons = 'hooks.poisons={use="./numeric_faults.py:Poisons", args={at=7}}'
-    run_dir = trained("run.max_epochs=2", f'run.on_nan="{on_nan}"', poisons, "hooks.checkpoint.args={}")
+    run_dir = trained(
+        "run.max_epochs=2", f'run.on_nan="{on_nan}"', poisons, "hooks.checkpoint.args={}"
+    )
     store = CheckpointStore(run_dir.checkpoints)
     broken = [line for line in messages(run_dir) if line.startswith("the weights are not finite")]
     assert len(broken) == 1
@@ -135,7 +163,9 @@ def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(trained: Trai
     assert {path.name for path in store.names().values()} == {"it00000005"}
     assert find_newest_good(store.all())[0] == store.names()["last"].resolve()
     (apart,) = list_checkpoints(run_dir.checkpoints, NONFINITE)
-    assert [saved["it"] for saved in records(run_dir, "checkpoint")] == [5], "a resume takes this one"
+    assert [saved["it"] for saved in records(run_dir, "checkpoint")] == [5], (
+        "a resume takes this one"
+    )
     assert not find_damage(apart) and read(apart)["position"]["iter"] == 10
 
 
@@ -145,11 +175,19 @@ def test_anomaly_mode_names_the_operation_and_is_put_back(trained: Trained) -> N
     assert not torch.is_anomaly_enabled()
 
 
-def test_a_group_of_batches_is_left_out_as_a_whole_and_a_skip_of_a_hook_is_seen_as_one_too(trained: Trained) -> None:
-    accumulate = ("run.accumulate=2", "hooks.accuracy.enabled=false", "hooks.early_stop.enabled=false")
+def test_a_group_of_batches_is_left_out_as_a_whole_and_a_skip_of_a_hook_is_seen_as_one_too(
+    trained: Trained,
+) -> None:
+    accumulate = (
+        "run.accumulate=2",
+        "hooks.accuracy.enabled=false",
+        "hooks.early_stop.enabled=false",
+    )
     off = ("hooks.checkpoint.args={}",)
     run_dir = trained(ONE_EPOCH, upset(2), 'run.on_nan="skip"', LOOKS, *accumulate, *off)
-    ends = [line.split(" weights")[0].split()[-1] for line in messages(run_dir) if "weights" in line]
+    ends = [
+        line.split(" weights")[0].split()[-1] for line in messages(run_dir) if "weights" in line
+    ]
     assert ends == ["skipped=False", "skipped=True", "skipped=False"]
     run_dir = trained(ONE_EPOCH, LOOKS, 'hooks.skips={use="./control_hooks.py:Skips"}')
     lines = [line.partition(": ")[2] for line in messages(run_dir) if "weights" in line]
@@ -161,7 +199,11 @@ def test_of_several_optimizers_the_one_alone_is_left_out(trained: Trained, task:
     gan = (TESTS / "support" / "gan.toml").read_text()
     toy = TOY.read_text()
     run_dir = trained(
-        "run.max_epochs=1", 'run.on_nan="skip"', LOOKS, f'task.use="./numeric_faults.py:{task}"', swap=(toy, gan)
+        "run.max_epochs=1",
+        'run.on_nan="skip"',
+        LOOKS,
+        f'task.use="./numeric_faults.py:{task}"',
+        swap=(toy, gan),
     )
     seen = [line.split(" weights")[0] for line in messages(run_dir) if "weights" in line]
     assert seen[:3] == [
@@ -182,23 +224,31 @@ class Slow:
         self.done = True
 
 
-def test_what_is_behind_a_checkpoint_is_certain(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_behind_a_checkpoint_is_certain(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
     from hookflow.runner.iteration import finite
     from hookflow.runner.loop import trainer
 
     send = finite.AsyncScalarCopy.send
 
-    def send_slowly(self: finite.AsyncScalarCopy[object], number: torch.Tensor, mark: object) -> None:
+    def send_slowly(
+        self: finite.AsyncScalarCopy[object], number: torch.Tensor, mark: object
+    ) -> None:
         send(self, number, mark)
         copy, _, mark = self._under_way.pop()
         self._under_way.append((copy, Slow(), mark))  # type: ignore[arg-type]
 
     monkeypatch.setattr(finite.AsyncScalarCopy, "send", send_slowly)
-    monkeypatch.setattr(trainer, "LossCheck", lambda device, state, explain: LossCheck(torch.device("cuda"), state))
+    monkeypatch.setattr(
+        trainer, "LossCheck", lambda device, state, explain: LossCheck(torch.device("cuda"), state)
+    )
     run_dir = trained(upset(2), "hooks.clip.enabled=false", code=1)
     assert "iteration 3 (" in reason(run_dir)
-    assert not CheckpointStore(run_dir.checkpoints).names(), "the first would have been saved at the end of the epoch"
+    assert not CheckpointStore(run_dir.checkpoints).names(), (
+        "the first would have been saved at the end of the epoch"
+    )
     assert SimpleNamespace(**records(run_dir, "end")[-1]).it == 5  # type: ignore[arg-type]
 
 
@@ -207,13 +257,18 @@ def test_schedules_go_on_over_a_step_that_is_left_out(trained: Trained) -> None:
     schedule = f'hooks.schedule={{use="scheduler", args={{{chain}}}}}'
     run = (schedule, ONE_EPOCH, "hooks.log.points=['after_train_iter']", 'run.on_nan="skip"')
     whole, upset_one = trained(*run), trained(*run, upset(0, 2))
-    rates = [{at: v for (at, _, name), v in curve(item).items() if name == "lr"} for item in (whole, upset_one)]
+    rates = [
+        {at: v for (at, _, name), v in curve(item).items() if name == "lr"}
+        for item in (whole, upset_one)
+    ]
     assert rates[0] == rates[1] and len({*rates[0].values()}) == 3
 
 
 def test_a_resumed_run_counts_on(resumes_alike: NewRun) -> None:
     run = (upset(1, 4), 'run.on_nan="skip"', "hooks.throughput.enabled=false", "run.max_epochs=2")
-    assert [*logged(resumes_alike(*run, point="after_train_iter", at=3), "skipped_steps").values()] == [1.0, 2.0]
+    assert [
+        *logged(resumes_alike(*run, point="after_train_iter", at=3), "skipped_steps").values()
+    ] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -221,13 +276,22 @@ def test_a_resumed_run_counts_on(resumes_alike: NewRun) -> None:
     [
         ("loss", ["the loss is NaN in iteration 3 (epoch 1, batch 3)"]),
         ("constant", ["the loss is infinite in iteration 3 (epoch 1, batch 3)"]),
-        ("module", ["First module with an output that is not finite: ", "(Linear)", "Gradients that are not finite: "]),
+        (
+            "module",
+            [
+                "First module with an output that is not finite: ",
+                "(Linear)",
+                "Gradients that are not finite: ",
+            ],
+        ),
         ("weights", ["Parameters that are not finite: "]),
         ("batch", ["Input that is not finite: batch"]),
         ("once", ["The diagnosis raised RuntimeError: called again."]),
     ],
 )
-def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(trained: Trained, kind: str, said: list[str]) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(
+    trained: Trained, kind: str, said: list[str]
+) -> None:
     tells = 'hooks.tells={use="./common_hooks.py:tells", points=["on_exception"]}'
     asks = 'hooks.asks={use="./common_hooks.py:Asks", args={point="after_train_iter"}}'
     run_dir = trained(ONE_EPOCH, upset(2, kind=kind), tells, asks, code=1)
@@ -241,33 +305,66 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(trained: Trained,
     (error,) = records(run_dir, "error")
     assert error["it"] == 3
     assert "--at 1 --with grad_norm" in text, "how to look into what led to it"
-    assert "in test_" not in str(error["traceback"]) and "NonFiniteLossError" in str(error["traceback"])
+    assert "in test_" not in str(error["traceback"]) and "NonFiniteLossError" in str(
+        error["traceback"]
+    )
     assert "told" in messages(run_dir), "hooks are told of the loss"
     state = read(CheckpointStore(run_dir.checkpoints).names()["mine"])
-    assert state["position"]["iter"] == 1 and all(tensor.isfinite().all() for tensor in state["model"].values())
+    assert state["position"]["iter"] == 1 and all(
+        tensor.isfinite().all() for tensor in state["model"].values()
+    )
 
 
 @pytest.mark.parametrize(
     ("hook", "said"),
     [
-        ('use="./numeric_faults.py:SpoilsLoss", points=["after_forward"]', 'The hook "spoils" turns it into'),
-        ('use="./numeric_faults.py:SpoilsLoss", points=["before_backward"]', 'The hook "spoils" turns it into'),
-        ('use="./numeric_faults.py:SpoilsOutput", modules=["head"]', 'is not finite. The hooks there: "spoils".'),
-        ('use="./numeric_faults.py:SpoilsBatch"', "Hooks that had this batch before the model: spoils."),
+        (
+            'use="./numeric_faults.py:SpoilsLoss", points=["after_forward"]',
+            'The hook "spoils" turns it into',
+        ),
+        (
+            'use="./numeric_faults.py:SpoilsLoss", points=["before_backward"]',
+            'The hook "spoils" turns it into',
+        ),
+        (
+            'use="./numeric_faults.py:SpoilsOutput", modules=["head"]',
+            'is not finite. The hooks there: "spoils".',
+        ),
+        (
+            'use="./numeric_faults.py:SpoilsBatch"',
+            "Hooks that had this batch before the model: spoils.",
+        ),
     ],
 )
-def test_a_hook_that_makes_the_loss_not_finite_is_named(trained: Trained, hook: str, said: str) -> None:
+def test_a_hook_that_makes_the_loss_not_finite_is_named(
+    trained: Trained, hook: str, said: str
+) -> None:
     compares = 'hooks.compares={use="./numeric_faults.py:Compares"}'
     run_dir = trained(ONE_EPOCH, f"hooks.spoils={{{hook}}}", compares, code=1)
     assert said in reason(run_dir)
     assert "random numbers" not in reason(run_dir) and "The diagnosis raised" not in reason(run_dir)
-    if "SpoilsBatch" not in hook:  # then the statistics of batch norms are NaN, which equals nothing
-        assert any(line.endswith("the same") for line in messages(run_dir)), "the passes leave no trace"
+    # Then the statistics of batch norms are NaN, which equals nothing.
+    if "SpoilsBatch" not in hook:
+        assert any(line.endswith("the same") for line in messages(run_dir)), (
+            "the passes leave no trace"
+        )
 
 
-def test_optimizers_that_decide_by_themselves_decide_alike_and_the_iteration_knows(trained: Trained) -> None:
-    plain = ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]", upset(2, 4), 'run.on_nan="skip"', FUSED, LOOKS)
-    knowing, blind = trained(*plain), trained(*plain, 'hooks.unwaiting={use="./numeric_faults.py:Unwaiting"}')
+def test_optimizers_that_decide_by_themselves_decide_alike_and_the_iteration_knows(
+    trained: Trained,
+) -> None:
+    plain = (
+        "hooks.ema.enabled=false",
+        "hooks.checkpoint.after=[]",
+        upset(2, 4),
+        'run.on_nan="skip"',
+        FUSED,
+        LOOKS,
+    )
+    knowing, blind = (
+        trained(*plain),
+        trained(*plain, 'hooks.unwaiting={use="./numeric_faults.py:Unwaiting"}'),
+    )
     for part in ("model", "optimizer"):
         assert_same(final_state(knowing)[part], final_state(blind)[part])
     for run_dir in (knowing, blind):
@@ -293,25 +390,45 @@ VAL = 'data.val={use="./data_loaders.py:%s", args={examples=40}, loader={batch_s
         pytest.param(('data.val={use="tests.support.sanity_checks:validates"}',), id="batches"),
         pytest.param((VAL % ("NumbersWithPlace", 0),), id="a stream that keeps its place"),
         pytest.param((VAL % ("Numbers", 2),), id="a stream with workers"),
-        pytest.param(('data.val={use="./data_loaders.py:stateful_loader"}',), id="a stateful loader"),
+        pytest.param(
+            ('data.val={use="./data_loaders.py:stateful_loader"}',), id="a stateful loader"
+        ),
         pytest.param((VAL % ("Clouds", 0), "run.limit_val=3"), id="limited"),
         pytest.param((*TRACKS,), id="a task and a network with states of their own"),
-        pytest.param((*TRACKS, 'data.val={use="tests.support.sanity_checks:validates"}'), id="both"),
+        pytest.param(
+            (*TRACKS, 'data.val={use="tests.support.sanity_checks:validates"}'), id="both"
+        ),
         pytest.param(("run.accumulate=2", 'run.precision="bf16"'), id="bf16, accumulated"),
-        pytest.param(('run.on_nan="skip"', "run.max_epochs=2", "run.val_every='4it'"), id="iterations"),
+        pytest.param(
+            ('run.on_nan="skip"', "run.max_epochs=2", "run.val_every='4it'"), id="iterations"
+        ),
     ],
 )
-def test_the_run_is_the_same_to_the_bit_with_and_without(trained: Trained, setup: tuple[str, ...]) -> None:
-    """Weights, optimizer, generators, hooks, triggers, data, and all numbers that were logged and measured."""
-    without, with_ = (trained("run.max_epochs=2", *setup, f"run.sanity={sanity}") for sanity in ("false", "true"))
+def test_the_run_is_the_same_to_the_bit_with_and_without(
+    trained: Trained, setup: tuple[str, ...]
+) -> None:
+    """Weights, optimizer, generators, hooks, triggers, data,
+    and all numbers that were logged and measured.
+    """
+    without, with_ = (
+        trained("run.max_epochs=2", *setup, f"run.sanity={sanity}") for sanity in ("false", "true")
+    )
     assert_same_end(without, with_)
-    told = [[record for record in records(run, "message") if record["level"] != "info"] for run in (without, with_)]
+    told = [
+        [record for record in records(run, "message") if record["level"] != "info"]
+        for run in (without, with_)
+    ]
     assert len(told[0]) == len(told[1])
-    kinds = [[(r["k"], r["it"]) for r in records(run) if r["k"] in ("metrics", "epoch")] for run in (without, with_)]
+    kinds = [
+        [(r["k"], r["it"]) for r in records(run) if r["k"] in ("metrics", "epoch")]
+        for run in (without, with_)
+    ]
     assert kinds[0] == kinds[1]
 
 
-PLATEAU = 'hooks.plateau={use="scheduler", args={chain=[{use="ReduceLROnPlateau"}], metric="accuracy1"}}'
+PLATEAU = (
+    'hooks.plateau={use="scheduler", args={chain=[{use="ReduceLROnPlateau"}], metric="accuracy1"}}'
+)
 
 
 @pytest.mark.parametrize(
@@ -324,17 +441,28 @@ PLATEAU = 'hooks.plateau={use="scheduler", args={chain=[{use="ReduceLROnPlateau"
         ("log", ['hooks.log.when="metrics.accuracy1 > 1"']),
         (
             "reads",
-            ['hooks.reads={use="tests.support.sanity_checks:Reads", args={monitors={}}, reads=["metrics.accuracy1"]}'],
+            [
+                'hooks.reads={use="tests.support.sanity_checks:Reads", args={monitors={}},'
+                ' reads=["metrics.accuracy1"]}'
+            ],
         ),
-        ("checkpoint", ['hooks.early_stop.args.monitor="mae"', 'hooks.checkpoint.args.monitor="accuracy1"']),
+        (
+            "checkpoint",
+            ['hooks.early_stop.args.monitor="mae"', 'hooks.checkpoint.args.monitor="accuracy1"'],
+        ),
     ],
 )
-def test_a_metric_that_is_not_there_costs_no_iteration(trained: Trained, hook: str, overrides: list[str]) -> None:
+def test_a_metric_that_is_not_there_costs_no_iteration(
+    trained: Trained, hook: str, overrides: list[str]
+) -> None:
     run_dir = trained(*overrides, code=2)
     assert records(run_dir, "end")[0]["it"] == 0
     text, both = reason(run_dir), len(overrides) == 2 and hook != "plateau"
     assert f'hook "{hook}" reads the metric "accuracy1", which the validation does not give' in text
-    assert 'did you mean "accuracy"? A hook that makes it declares writes = ["metrics.accuracy1"]' in text
+    assert (
+        'did you mean "accuracy"? A hook that makes it declares writes = ["metrics.accuracy1"]'
+        in text
+    )
     for told in (
         'hook "early_stop" reads the metric "mae"',
         '; a hook that makes it declares writes = ["metrics.mae"]',
@@ -343,28 +471,50 @@ def test_a_metric_that_is_not_there_costs_no_iteration(trained: Trained, hook: s
     assert "--set" in text, "the place where it was written"
 
 
-@pytest.mark.parametrize(("monitors", "code"), [('{accuracy="max"}', 0), ("{}", 0), ('{los="min"}', 2)])
-def test_a_hook_of_ones_own_may_say_what_it_reads(trained: Trained, monitors: str, code: int) -> None:
-    trained(f'hooks.reads={{use="tests.support.sanity_checks:Reads", args={{monitors={monitors}}}}}', code=code)
+@pytest.mark.parametrize(
+    ("monitors", "code"), [('{accuracy="max"}', 0), ("{}", 0), ('{los="min"}', 2)]
+)
+def test_a_hook_of_ones_own_may_say_what_it_reads(
+    trained: Trained, monitors: str, code: int
+) -> None:
+    trained(
+        f'hooks.reads={{use="tests.support.sanity_checks:Reads", args={{monitors={monitors}}}}}',
+        code=code,
+    )
 
 
 @pytest.mark.parametrize(
     ("hook", "unsure"),
     [
-        pytest.param('use="tests.support.sanity_checks:Counts"', True, id="under a name that is computed"),
         pytest.param(
-            'use="tests.support.sanity_checks:Counts", writes=["metrics.calls"]', False, id="declared in the file"
+            'use="tests.support.sanity_checks:Counts"', True, id="under a name that is computed"
+        ),
+        pytest.param(
+            'use="tests.support.sanity_checks:Counts", writes=["metrics.calls"]',
+            False,
+            id="declared in the file",
         ),
         pytest.param('use="tests.support.sanity_checks:Sets"', False, id="in an argument"),
         pytest.param('use="tests.support.sanity_checks:SetsOfTheRun"', False, id="in run.metrics"),
-        pytest.param('use="tests.support.sanity_checks:sets", points=["after_val_epoch"]', False, id="by a function"),
+        pytest.param(
+            'use="tests.support.sanity_checks:sets", points=["after_val_epoch"]',
+            False,
+            id="by a function",
+        ),
     ],
 )
-def test_a_metric_of_a_hook_is_known_by_declaration_or_source(trained: Trained, hook: str, unsure: bool) -> None:
-    run_dir = trained(f"hooks.counts={{{hook}}}", 'hooks.early_stop.args={monitor="calls", mode="max"}')
+def test_a_metric_of_a_hook_is_known_by_declaration_or_source(
+    trained: Trained, hook: str, unsure: bool
+) -> None:
+    run_dir = trained(
+        f"hooks.counts={{{hook}}}", 'hooks.early_stop.args={monitor="calls", mode="max"}'
+    )
     told = [text for text in messages(run_dir) if '"calls"' in text]
     assert len(told) == unsure
-    assert all('unless the hook "counts" makes it; declare it: writes = ["metrics.calls"] in' in text for text in told)
+    assert all(
+        'unless the hook "counts" makes it; declare it: writes = ["metrics.calls"] in' in text
+        for text in told
+    )
 
 
 def test_an_evaluation_that_raises_costs_no_iteration(trained: Trained) -> None:
@@ -383,14 +533,20 @@ def test_a_hook_that_prepares_the_validation_makes_an_error_a_warning(trained: T
     assert records(run_dir, "end")[0]["it"] == 5, "the validation itself raises, too"
     assert any("the hooks counts were not called in it" in text for text in messages(run_dir))
     declared = trained(
-        'task.use="tests.support.sanity_checks:Raises"', counts, 'hooks.counts.writes=["metrics.calls"]', code=1
+        'task.use="tests.support.sanity_checks:Raises"',
+        counts,
+        'hooks.counts.writes=["metrics.calls"]',
+        code=1,
     )
     assert records(declared, "end")[0]["it"] == 0, "one that writes metrics alone prepares nothing"
 
 
 def test_a_task_that_cannot_be_copied_is_trained_without(trained: Trained) -> None:
     run_dir = trained('task.use="tests.support.sanity_checks:Locked"', "run.max_epochs=1")
-    assert any("is left out: the task cannot be copied (cannot pickle" in text for text in messages(run_dir))
+    assert any(
+        "is left out: the task cannot be copied (cannot pickle" in text
+        for text in messages(run_dir)
+    )
 
 
 def test_the_networks_of_a_task_are_not_copied_but_restored_on_their_device() -> None:
@@ -405,11 +561,17 @@ def test_the_networks_of_a_task_are_not_copied_but_restored_on_their_device() ->
     assert net.running_mean is not None and net.running_mean.is_meta
 
 
-def test_it_takes_two_batches_and_a_resumed_run_has_none(trained: Trained, train_here: Train, tmp_path: Path) -> None:
+def test_it_takes_two_batches_and_a_resumed_run_has_none(
+    trained: Trained, train_here: Train, tmp_path: Path
+) -> None:
     """Else the tests above would hold for nothing."""
     calls = tmp_path / "calls"
     counts = f'task={{use="./own_tasks.py:Counting", args={{file="{calls}"}}}}'
-    off = ("hooks.early_stop.enabled=false", "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}")
+    off = (
+        "hooks.early_stop.enabled=false",
+        "hooks.accuracy.enabled=false",
+        "hooks.checkpoint.args={}",
+    )
     trained(counts, *off, "run.sanity=false")
     assert calls.read_text().startswith("t")
     calls.unlink()

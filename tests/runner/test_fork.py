@@ -1,4 +1,6 @@
-"""A fork begins with its parent's whole state, and may differ from it; what it leaves out is named."""
+"""A fork begins with its parent's whole state, and may differ from it;
+what it leaves out is named.
+"""
 
 import shutil
 import signal
@@ -24,15 +26,24 @@ from tests.runner.same import assert_same, curve, final_state, logged
 from tests.support.processes import Training
 from tests.support.toy import Net
 
-KEEPS = ('hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]', "hooks.checkpoint.args.keep=99")
+KEEPS = (
+    'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]',
+    "hooks.checkpoint.args.keep=99",
+)
 LR = 'hooks.lr={use="lr_monitor"}'
-COSINE = 'hooks.schedule={use="scheduler", args={chain=[{use="CosineAnnealingLR", args={eta_min=0.01}}]}}'
+COSINE = (
+    'hooks.schedule={use="scheduler", args={chain=[{use="CosineAnnealingLR",'
+    " args={eta_min=0.01}}]}}"
+)
 WARM = (
-    'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="40%"}, {use="ExponentialLR", '
-    "args={gamma=0.9}}]}}"
+    'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="40%"},'
+    ' {use="ExponentialLR", args={gamma=0.9}}]}}'
 )
 PLAIN = "hooks.schedule.enabled=false"
-LOADED = 'data.train={use="./data_loaders.py:dataset", args={examples=40}, loader={batch_size=8, shuffle=true}}'
+LOADED = (
+    'data.train={use="./data_loaders.py:dataset", args={examples=40}, loader={batch_size=8,'
+    " shuffle=true}}"
+)
 BUCKETS = (
     'data.train={use="./data_loaders.py:dataset", args={examples=40}, '
     'loader={batch_sampler="./data_loaders.py:Buckets"}}'
@@ -62,42 +73,69 @@ def rates(run_dir: RunDir) -> dict[int, float]:
         pytest.param((), id="a source"),
         pytest.param((LOADED, COSINE, "run.accumulate=2"), id="a dataset, accumulated, scheduled"),
         pytest.param((BUCKETS,), id="batches of any size"),
-        pytest.param(('data.train={use="./data_loaders.py:Numbers", loader={batch_size=8}}',), id="a stream"),
+        pytest.param(
+            ('data.train={use="./data_loaders.py:Numbers", loader={batch_size=8}}',), id="a stream"
+        ),
         pytest.param(('task.use="./own_tasks.py:Remembers"',), id="a task with a state"),
     ],
 )
-def test_an_unchanged_fork_trains_on_as_its_parent(trained: Trained, fork: Fork, overrides: tuple[str, ...]) -> None:
+def test_an_unchanged_fork_trains_on_as_its_parent(
+    trained: Trained, fork: Fork, overrides: tuple[str, ...]
+) -> None:
     """To the bit, from the middle of an epoch; and the parent is only read."""
     parent = trained(*KEEPS, *overrides)
     before = {path: path.stat().st_mtime_ns for path in parent.path.rglob("*")}
     child = fork(parent, "it00000006")
     assert before == {path: path.stat().st_mtime_ns for path in parent.path.rglob("*")}
     begin = min(it for it, *_ in curve(child))  # type: ignore[type-var]
-    assert begin in (6, 7)  # a number of the iteration before may still be on its way when a checkpoint is saved
-    assert_same(curve(child), {key: value for key, value in curve(parent).items() if key[0] > 6 or key in curve(child)})  # type: ignore[operator]
+    # A number of the iteration before may still be on its way when a checkpoint is saved.
+    assert begin in (6, 7)
+    assert_same(
+        curve(child),
+        {key: value for key, value in curve(parent).items() if key[0] > 6 or key in curve(child)},
+    )  # type: ignore[operator]
     states = [final_state(run_dir) for run_dir in (parent, child)]
     for state in states:
         del state["hooks"]["checkpoint"]  # type: ignore[attr-defined]  # the best is the fork's own
     assert_same(*states)
     (begun,) = records(child, "run")
-    assert (begun["it"], begun["forked_from"], begun["resumed_from"]) == (6, f"{parent.id}:it00000006", None)
+    assert (begun["it"], begun["forked_from"], begun["resumed_from"]) == (
+        6,
+        f"{parent.id}:it00000006",
+        None,
+    )
     assert child.parent() == (parent.id, "it00000006", 6, str(parent.checkpoints / "it00000006"))
 
 
-@pytest.mark.parametrize("schedule", [(), (COSINE,), (WARM,), (PLAIN,)], ids=["lr_schedule", "cosine", "warm", "none"])
-def test_a_rate_is_that_of_a_run_that_was_always_so(trained: Trained, fork: Fork, schedule: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "schedule", [(), (COSINE,), (WARM,), (PLAIN,)], ids=["lr_schedule", "cosine", "warm", "none"]
+)
+def test_a_rate_is_that_of_a_run_that_was_always_so(
+    trained: Trained, fork: Fork, schedule: tuple[str, ...]
+) -> None:
     """Whatever sets it, and with other batches at the same share of the run."""
     overrides = (LOADED, LR, 'hooks.log.points=["after_train_iter"]', *schedule)
     parent = trained(*KEEPS, *overrides)
-    for change in (("optimizer.args.lr=0.02", "data.train.loader.batch_size=4"), ("run.accumulate=2",)):
-        here, always = rates(fork(parent, "it00000006", *change)), rates(trained(*overrides, *change))
+    for change in (
+        ("optimizer.args.lr=0.02", "data.train.loader.batch_size=4"),
+        ("run.accumulate=2",),
+    ):
+        here, always = (
+            rates(fork(parent, "it00000006", *change)),
+            rates(trained(*overrides, *change)),
+        )
         assert max(here) == max(always), change
         assert here == pytest.approx({it: always[it] for it in here}, rel=1e-6), change
 
 
-def test_other_settings_take_the_state_along(trained: Trained, fork: Fork, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_settings_take_the_state_along(
+    trained: Trained, fork: Fork, capsys: pytest.CaptureFixture[str]
+) -> None:
     parent = trained(*KEEPS, PLAIN)
-    changes = ("optimizer.args.weight_decay=0.1", 'optimizer.groups=[{match="head.*", scale={lr=0.5}}]')
+    changes = (
+        "optimizer.args.weight_decay=0.1",
+        'optimizer.groups=[{match="head.*", scale={lr=0.5}}]',
+    )
     child = fork(parent, "it00000012", *changes, "hooks.checkpoint.args.keep=99")
     assert not any("weight_decay" in text for text in messages(child)), "the command has shown it"
     assert "optimizer.args.weight_decay" in capsys.readouterr().err
@@ -106,7 +144,8 @@ def test_other_settings_take_the_state_along(trained: Trained, fork: Fork, capsy
         (0.05, 0.1, 0.9),
         (0.1, 0.1, 0.9),
     ]
-    other = fork(parent, "it00000012", changes[1], "run.max_epochs=2", "run.test=true")  # nothing is trained
+    # Nothing is trained.
+    other = fork(parent, "it00000012", changes[1], "run.max_epochs=2", "run.test=true")
     before = read(parent.checkpoints / "it00000012")["optimizer"]["state"]
     after = final_state(other)["optimizer"]["state"]  # type: ignore[index]
     order = [4, 5, 0, 1, 2, 3]  # the head's weight and bias come first now
@@ -146,7 +185,13 @@ def test_a_stream_goes_on_with_its_next_example(
     parent = trained(*KEEPS, data)
     change = ("data.train.loader.batch_size=4", "run.max_epochs=3")
     alone = fork(parent, "it00000003", *change)
-    cut = fork(parent, "it00000003", *change, *strikes(tmp_path, signal.SIGTERM, ("after_train_iter", 9)), code=143)
+    cut = fork(
+        parent,
+        "it00000003",
+        *change,
+        *strikes(tmp_path, signal.SIGTERM, ("after_train_iter", 9)),
+        code=143,
+    )
     assert train_here(cut, resume=True, allow_changed_hooks=True) == 0
     assert_same(final_state(alone)["model"], final_state(cut)["model"])
     loader = final_state(alone)["data"]["train"]  # type: ignore[index]
@@ -178,7 +223,10 @@ def test_a_place_is_counted_in_the_sizes_of_a_batch_sampler(
     """Three batches of 5, 2 and 4, and three of 8."""
     parent = trained(*KEEPS, data, "run.max_epochs=1")
     child = fork(parent, "it00000003", change)
-    assert f"the place in the epoch is example {place}: {again} examples are trained again" in messages(child)
+    assert (
+        f"the place in the epoch is example {place}: {again} examples are trained again"
+        in messages(child)
+    )
 
 
 def test_a_model_of_other_parameters_is_the_users_mistake(trained: Trained, fork: Fork) -> None:
@@ -187,11 +235,17 @@ def test_a_model_of_other_parameters_is_the_users_mistake(trained: Trained, fork
     text = reason(child)
     assert "does not fit this pipeline" in text
     assert '"body.0.weight" in the shape (8, 4), and the model in (16, 4)' in text
-    assert not records(child, "frame") or not any(record["samples"] for record in records(child, "frame"))
+    assert not records(child, "frame") or not any(
+        record["samples"] for record in records(child, "frame")
+    )
 
 
-def test_a_fork_that_a_hook_refuses_before_its_first_iteration_is_refused(trained: Trained, fork: Fork) -> None:
-    child = fork(trained(*KEEPS), "it00000006", 'hooks.mine={use="lr_finder", args={iters=4000}}', code=2)
+def test_a_fork_that_a_hook_refuses_before_its_first_iteration_is_refused(
+    trained: Trained, fork: Fork
+) -> None:
+    child = fork(
+        trained(*KEEPS), "it00000006", 'hooks.mine={use="lr_finder", args={iters=4000}}', code=2
+    )
     assert read_log(child).state.outcome == "refused"
 
 
@@ -208,13 +262,17 @@ ADAM = 'optimizer={use="torch.optim:AdamW", args={lr=0.01}}'
     ],
     ids=["more state", "momentum of RMSprop", "no state", "a state that begins by itself"],
 )
-def test_settings_need_their_own_state(trained: Trained, fork: Fork, optimizer: str, setting: str, code: int) -> None:
+def test_settings_need_their_own_state(
+    trained: Trained, fork: Fork, optimizer: str, setting: str, code: int
+) -> None:
     child = fork(trained(*KEEPS, optimizer), "it00000006", f"optimizer.args.{setting}", code=code)
     if code:
         assert f"lacks what {setting.partition('=')[0]} needs" in reason(child)
 
 
-def test_an_unsaved_fork_starts_at_its_parent(trained: Trained, fork: Fork, new_run: NewRun, tmp_path: Path) -> None:
+def test_an_unsaved_fork_starts_at_its_parent(
+    trained: Trained, fork: Fork, new_run: NewRun, tmp_path: Path
+) -> None:
     parent = trained(*KEEPS)
     killed = make_fork(
         str(parent.checkpoints / "it00000006"),
@@ -223,13 +281,17 @@ def test_an_unsaved_fork_starts_at_its_parent(trained: Trained, fork: Fork, new_
     )
     assert Training(killed).wait() == -signal.SIGKILL
     assert Training(killed, resume=True).wait() == 0
-    assert [record["forked_from"] for record in records(killed, "run")] == [f"{parent.id}:it00000006"] * 2
+    assert [record["forked_from"] for record in records(killed, "run")] == [
+        f"{parent.id}:it00000006"
+    ] * 2
     assert_same(final_state(killed)["model"], final_state(parent)["model"])
     shutil.rmtree(parent.path)
     assert Training(killed, resume=True).wait() == 0, "it has checkpoints of its own"
 
 
-def test_a_fork_holds_its_checkpoint_though_the_parent_removes_it(trained: Trained, train_here: Train) -> None:
+def test_a_fork_holds_its_checkpoint_though_the_parent_removes_it(
+    trained: Trained, train_here: Train
+) -> None:
     parent = trained(*KEEPS)
     child = make_fork(f"{parent.path}:it00000006", None, PipelineChanges())
     shutil.rmtree(parent.checkpoints / "it00000006")
@@ -265,8 +327,12 @@ def test_where_the_checkpoint_is_removed_before_it_is_held_the_next_one_is_taken
 def test_a_hook_that_raises_after_the_iterations_costs_no_epoch(
     left_alone: RunDir, trained: Trained, fork: Fork, place: str
 ) -> None:
-    """A fork of what was saved apart does that again, and ends with the bits of a run that never raised."""
-    parent = trained(f'hooks.fails={{use="./common_hooks.py:Fails", args={{place="{place}"}}}}', code=1)
+    """A fork of what was saved apart does that again,
+    and ends with the bits of a run that never raised.
+    """
+    parent = trained(
+        f'hooks.fails={{use="./common_hooks.py:Fails", args={{place="{place}"}}}}', code=1
+    )
     (apart,) = list_checkpoints(parent.checkpoints, EXCEPTION)
     assert f"hookflow fork {apart} trains on from it" in messages(parent, "warn")[-1]
     loaded = RecordedRun(parent).checkpoint(apart.name).load_into(Net(), "model")
@@ -278,12 +344,19 @@ def test_a_hook_that_raises_after_the_iterations_costs_no_epoch(
 
 
 def test_nothing_is_left_to_train(left_alone: RunDir) -> None:
-    with pytest.raises(UserError, match=r"nothing is left to train.* has done 3, and run.max_epochs is 3"):
+    with pytest.raises(
+        UserError, match=r"nothing is left to train.* has done 3, and run.max_epochs is 3"
+    ):
         make_fork(str(left_alone.path), None, PipelineChanges())
 
 
-def test_another_rate_by_epochs_counts_from_the_middle_of_an_epoch_on(trained: Trained, fork: Fork) -> None:
-    by_epochs = 'hooks.schedule={use="scheduler", args={per="epoch", chain=[{use="ExponentialLR", args={gamma=0.5}}]}}'
+def test_another_rate_by_epochs_counts_from_the_middle_of_an_epoch_on(
+    trained: Trained, fork: Fork
+) -> None:
+    by_epochs = (
+        'hooks.schedule={use="scheduler", args={per="epoch", chain=[{use="ExponentialLR",'
+        " args={gamma=0.5}}]}}"
+    )
     parent = trained(*KEEPS, by_epochs, LR, 'hooks.log.points=["after_train_iter"]')
     child = rates(fork(parent, "it00000006", "optimizer.args.lr=0.02"))
     assert {it: child[it] for it in (7, 10, 11)} == pytest.approx({7: 0.01, 10: 0.01, 11: 0.005})

@@ -90,13 +90,19 @@ def test_checkpoints_leave_the_teacher_out_and_nothing_of_the_student(student: R
 
 def test_a_checkpoint_without_the_teacher_is_evaluated_with_it(student: RunDir) -> None:
     best = RecordedRun(student).checkpoint("best")
-    measured = {record["it"]: record["v"] for record in records(student, "metrics") if record["split"] == "val"}
+    measured = {
+        record["it"]: record["v"]
+        for record in records(student, "metrics")
+        if record["split"] == "val"
+    }
     printed = invoke("val", best.path, "--format", "json")
     assert f'"accuracy": {measured[best.iter]["accuracy"]}' in printed  # type: ignore[index]
 
 
 @pytest.mark.parametrize("frozen", [None, False, True])
-def test_a_run_with_a_teacher_is_resumed_to_the_bit(resumes_alike: NewRun, frozen: bool | None) -> None:
+def test_a_run_with_a_teacher_is_resumed_to_the_bit(
+    resumes_alike: NewRun, frozen: bool | None
+) -> None:
     argument = [] if frozen is None else [f"hooks.checkpoint.args.frozen={str(frozen).lower()}"]
     run_dir = resumes_alike(*MODELS, *argument, point="after_train_iter", at=8)
     there = PARAMETERS & set(read_weights(run_dir.checkpoints / "last", "model_teacher"))
@@ -113,7 +119,9 @@ def test_what_a_hook_changes_in_it_is_saved_and_comes_back(resumes_alike: NewRun
 def follow(run: Any) -> None:
     """Let the teacher be an average of the student."""
     with torch.no_grad():
-        for own, other in zip(run.models["teacher"].parameters(), run.models["student"].parameters(), strict=True):
+        for own, other in zip(
+            run.models["teacher"].parameters(), run.models["student"].parameters(), strict=True
+        ):
             own.lerp_(other, 0.1)
 
 
@@ -126,7 +134,10 @@ def follow(run: Any) -> None:
             "[model.teacher] is frozen, and no other",
         ),
         (
-            [MODELS[0], 'optimizer={teacher={use="torch.optim:SGD"}, student={use="torch.optim:SGD"}}'],
+            [
+                MODELS[0],
+                'optimizer={teacher={use="torch.optim:SGD"}, student={use="torch.optim:SGD"}}',
+            ],
             '[optimizer.teacher] trains the model "teacher", which is frozen',
         ),
     ],

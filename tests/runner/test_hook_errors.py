@@ -1,4 +1,6 @@
-"""A hook that raises, anywhere, and what `on_error` makes of it; functions, partials and callable objects as hooks."""
+"""A hook that raises, anywhere, and what `on_error` makes of it; functions,
+partials and callable objects as hooks.
+"""
 
 import json
 import os
@@ -14,13 +16,17 @@ from hookflow.runner.checkpoint.manifest import list_checkpoints
 from tests.conftest import TRACER, NewRun, Train, Trained, ended, messages, reason, records
 
 PLACES = (
-    "before_run", "before_train", "before_train_epoch", "after_forward", "before_val", "after_val_iter",
-    "after_val_epoch", "before_save_checkpoint", "after_copy_checkpoint", "after_save_checkpoint", "after_train",
+    "before_run", "before_train", "before_train_epoch", "after_forward", "before_val",
+    "after_val_iter",
+    "after_val_epoch", "before_save_checkpoint", "after_copy_checkpoint", "after_save_checkpoint",
+    "after_train",
     "after_run", "around_val first", "around_val second", "around_run second",
 )  # fmt: skip
 
 
-def fails(place: str, on_error: str = "raise", kind: str = "RuntimeError", name: str = "bad") -> str:
+def fails(
+    place: str, on_error: str = "raise", kind: str = "RuntimeError", name: str = "bad"
+) -> str:
     args = f'{{place="{place}", kind="{kind}"}}'
     return f'hooks.{name}={{use="./common_hooks.py:Fails", args={args}, on_error="{on_error}"}}'
 
@@ -31,7 +37,9 @@ def point_of(place: str) -> str:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_it_ends_the_run_unless_told_otherwise(trained: Trained, place: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_ends_the_run_unless_told_otherwise(
+    trained: Trained, place: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     run_dir = trained(fails(place), "run.max_epochs=1", code=1)
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"], error["action"]) == ("bad", point_of(place), "raise")
@@ -43,30 +51,55 @@ def test_it_ends_the_run_unless_told_otherwise(trained: Trained, place: str, cap
     assert 'raise KINDS[self.kind]("as told")' in printed
 
 
-DISABLED = ("before_run", "after_forward", "around_val first", "around_val second", "after_copy_checkpoint")
+DISABLED = (
+    "before_run",
+    "after_forward",
+    "around_val first",
+    "around_val second",
+    "after_copy_checkpoint",
+)
 
 
 def test_all_may_fail_where_they_may_fail(trained: Trained) -> None:
-    hooks = {f"bad{k}": hook for k, hook in enumerate([*product(PLACES, ["ignore"]), *product(DISABLED, ["disable"])])}
-    run_dir = trained(*(fails(*hook, name=name) for name, hook in hooks.items()), "run.max_epochs=2")
-    errors = [(error["hook"], error["point"], error["action"]) for error in records(run_dir, "error")]
-    assert {*errors} == {(name, point_of(place), on_error) for name, (place, on_error) in hooks.items()}
+    hooks = {
+        f"bad{k}": hook
+        for k, hook in enumerate([*product(PLACES, ["ignore"]), *product(DISABLED, ["disable"])])
+    }
+    run_dir = trained(
+        *(fails(*hook, name=name) for name, hook in hooks.items()), "run.max_epochs=2"
+    )
+    errors = [
+        (error["hook"], error["point"], error["action"]) for error in records(run_dir, "error")
+    ]
+    assert {*errors} == {
+        (name, point_of(place), on_error) for name, (place, on_error) in hooks.items()
+    }
     assert all(errors.count(error) == 1 for error in errors if error[2] == "disable")
     assert ended(run_dir) == ("finished", 0)
     assert records(run_dir, "checkpoint")[-1]["it"] == 10
 
 
 @pytest.mark.parametrize("place", ["on_exception", "after_run"])
-def test_on_the_way_out_every_hook_has_its_turn(trained: Trained, tmp_path: Path, place: str) -> None:
+def test_on_the_way_out_every_hook_has_its_turn(
+    trained: Trained, tmp_path: Path, place: str
+) -> None:
     trace = tmp_path / "trace"
     first = fails("after_train_iter", name="first")
-    around = f'hooks.around={{use="./common_hooks.py:Around", args={{file="{tmp_path / "marks"}"}}}}'
+    around = (
+        f'hooks.around={{use="./common_hooks.py:Around", args={{file="{tmp_path / "marks"}"}}}}'
+    )
     run_dir = trained(first, fails(place), around, TRACER % trace, code=1)
-    assert (tmp_path / "marks").read_text().split() == ["entered", "left"], "left, though what lay between raised"
+    assert (tmp_path / "marks").read_text().split() == [
+        "entered",
+        "left",
+    ], "left, though what lay between raised"
     errors = [(error["hook"], error["action"], error["it"]) for error in records(run_dir, "error")]
     assert errors == [("first", "raise", 1), ("bad", "ignore", 1)]
     assert "as told" in reason(run_dir)
-    assert [line.split()[0] for line in trace.read_text().splitlines()[-2:]] == ["on_exception", "after_run"]
+    assert [line.split()[0] for line in trace.read_text().splitlines()[-2:]] == [
+        "on_exception",
+        "after_run",
+    ]
 
 
 def test_a_users_mistake_found_by_a_hook_stays_one(trained: Trained) -> None:
@@ -76,7 +109,10 @@ def test_a_users_mistake_found_by_a_hook_stays_one(trained: Trained) -> None:
     (error,) = records(run_dir, "error")
     assert error["hook"] == "bad"
     assert ended(run_dir) == ("failed", 2)
-    message = f'--set {bad}: as told\n    raised by the hook "bad" at before_train\n    iteration 0, epoch 0'
+    message = (
+        f'--set {bad}: as told\n    raised by the hook "bad" at before_train\n    iteration 0,'
+        " epoch 0"
+    )
     assert records(run_dir, "end")[0]["reason"] == message
 
 
@@ -89,10 +125,15 @@ GIVEN_BACK = 'raised while the hook "bad" was given back its state'
     [
         (fails("after_load_checkpoint"), 'hook "bad" at after_load_checkpoint: '),
         (fails("load_state_dict"), f"RuntimeError: as told; {GIVEN_BACK}"),
-        (fails("load_state_dict", kind="NoTextError"), f"RuntimeError: NoTextError{CANNOT} KeyError; {GIVEN_BACK}"),
+        (
+            fails("load_state_dict", kind="NoTextError"),
+            f"RuntimeError: NoTextError{CANNOT} KeyError; {GIVEN_BACK}",
+        ),
     ],
 )
-def test_a_hook_that_fails_in_a_resume_is_named(trained: Trained, train_here: Train, hook: str, message: str) -> None:
+def test_a_hook_that_fails_in_a_resume_is_named(
+    trained: Trained, train_here: Train, hook: str, message: str
+) -> None:
     run_dir = trained(hook, "run.max_epochs=1")
     assert train_here(run_dir, resume=True) == 1
     (refused,) = records(run_dir, "refused")
@@ -110,10 +151,26 @@ CANNOT_BE_MADE = 'hooks.bad={use="./common_hooks.py:CannotBeMade", args={kind="%
     [
         (fails("after_forward", "raise", "SystemExit"), "bad", "SystemExit: as told"),
         (fails("after_forward", "ignore", "GeneratorExit"), "bad", "GeneratorExit: as told"),
-        (fails("after_forward", "raise", "NoTextError"), "bad", f"RuntimeError: NoTextError{CANNOT} KeyError"),
-        (fails("after_forward", "raise", "NoReprError"), "bad", f"Exception: NoReprError{CANNOT} ValueError"),
-        (fails("after_forward", "raise", "NoNotesError"), "bad", f"LookupError: NoNotesError{CANNOT} OSError"),
-        (fails("after_forward", "raise", "OwnNotesError"), "bad", f"UnicodeError: OwnNotesError{CANNOT} TypeError"),
+        (
+            fails("after_forward", "raise", "NoTextError"),
+            "bad",
+            f"RuntimeError: NoTextError{CANNOT} KeyError",
+        ),
+        (
+            fails("after_forward", "raise", "NoReprError"),
+            "bad",
+            f"Exception: NoReprError{CANNOT} ValueError",
+        ),
+        (
+            fails("after_forward", "raise", "NoNotesError"),
+            "bad",
+            f"LookupError: NoNotesError{CANNOT} OSError",
+        ),
+        (
+            fails("after_forward", "raise", "OwnNotesError"),
+            "bad",
+            f"UnicodeError: OwnNotesError{CANNOT} TypeError",
+        ),
         (TASK % "raises", "", "RuntimeError: the task cannot"),
         (TASK % "NoTextError", "", "RuntimeError: NoTextError, which cannot be shown"),
         (CANNOT_BE_MADE % "NoTextError", "", "NoTextError, which cannot be shown"),
@@ -124,7 +181,10 @@ CANNOT_BE_MADE = 'hooks.bad={use="./common_hooks.py:CannotBeMade", args={kind="%
             'run.log("weights", …) needs a',
         ),
         (
-            'hooks.bad={use="./common_hooks.py:measures", points=["after_val_epoch"], args={value=["a"]}}',
+            (
+                'hooks.bad={use="./common_hooks.py:measures", points=["after_val_epoch"],'
+                ' args={value=["a"]}}'
+            ),
             "bad",
             'metrics["mine"] needs a number',
         ),
@@ -143,15 +203,24 @@ def test_whatever_else_raises_is_recorded_and_printed_once(
 
 
 @pytest.mark.parametrize(
-    ("yields", "wrong"), [(0, "returns before its yield"), (2, "yields a second time")], ids=["never", "twice"]
+    ("yields", "wrong"),
+    [(0, "returns before its yield"), (2, "yields a second time")],
+    ids=["never", "twice"],
 )
 def test_an_around_must_yield_once(trained: Trained, yields: int, wrong: str) -> None:
-    run_dir = trained(f'hooks.bad={{use="./common_hooks.py:Yields", args={{times={yields}}}}}', code=2)
-    assert re.match(rf".*common_hooks\.py:\d+: around_val {wrong}, and must yield once\n", reason(run_dir))
+    run_dir = trained(
+        f'hooks.bad={{use="./common_hooks.py:Yields", args={{times={yields}}}}}', code=2
+    )
+    assert re.match(
+        rf".*common_hooks\.py:\d+: around_val {wrong}, and must yield once\n", reason(run_dir)
+    )
     assert f'raised by the hook "bad" at {"after" if yields else "before"}_val' in reason(run_dir)
 
 
-SAMPLED = 'data.train={use="./data_loaders.py:Counted", loader={batch_size=8, sampler="./data_loaders.py:Unreadable"}}'
+SAMPLED = (
+    'data.train={use="./data_loaders.py:Counted", loader={batch_size=8,'
+    ' sampler="./data_loaders.py:Unreadable"}}'
+)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +232,14 @@ SAMPLED = 'data.train={use="./data_loaders.py:Counted", loader={batch_size=8, sa
         (SAMPLED, "data.train", 0),
     ],
 )
-def test_a_state_that_no_checkpoint_can_hold_is_refused_around_the_first_iteration_or_at_the_checkpoint(
+def test_a_state_that_no_checkpoint_can_hold_is_refused_early_or_at_the_checkpoint(
     trained: Trained, override: str, key: str, at: int
 ) -> None:
     run_dir = trained(override, "run.max_epochs=1", code=2)
-    assert f"{key}: state_dict()['kinds'] is a builtins.frozenset, which cannot be loaded again" in reason(run_dir)
+    assert (
+        f"{key}: state_dict()['kinds'] is a builtins.frozenset, which cannot be loaded again"
+        in reason(run_dir)
+    )
     assert records(run_dir, "end")[0]["it"] == at
 
 
@@ -202,7 +274,9 @@ CALLABLES = [
 ]
 
 
-def test_whatever_can_be_called_is_a_hook_and_a_partial_is_described(trained: Trained, new_run: NewRun) -> None:
+def test_whatever_can_be_called_is_a_hook_and_a_partial_is_described(
+    trained: Trained, new_run: NewRun
+) -> None:
     run_dir = trained(*(f"hooks.mine{k}={text}" for k, (text, _) in enumerate(CALLABLES)), *SHORT)
     said: dict[object, list[object]] = {}
     for record in records(run_dir, "message"):
@@ -217,13 +291,19 @@ def test_whatever_can_be_called_is_a_hook_and_a_partial_is_described(trained: Tr
     [
         (table("tell", '["a"]'), 'asks for "count", which after_train does not offer'),
         (table("tell", '["a", "b"]'), '"count" must be an integer, not the string "b"'),
-        (table("tell", '["a", 1, 2, "b", "c"]'), "takes 3 arguments, and is given 5\n    it takes prefix, count"),
+        (
+            table("tell", '["a", 1, 2, "b", "c"]'),
+            "takes 3 arguments, and is given 5\n    it takes prefix, count",
+        ),
         (table("twice", '["a", 1, 2]'), "takes 1 argument, and is given 3"),
         (table("teller", '{prefx="b"}'), 'takes no argument "prefx"\n    did you mean "prefix"?'),
         (table("teller", "{prefix=3}"), '"prefix" must be a string, not 3'),
         (table("Counter", "[7]", ""), "does not say where it belongs"),
         (table("Counter", "{strat=7}"), 'did you mean "start"?'),
-        (table("tell", '{prefix="a", count=1, run="b"}'), '"run" is what the point offers, so it cannot be given here'),
+        (
+            table("tell", '{prefix="a", count=1, run="b"}'),
+            '"run" is what the point offers, so it cannot be given here',
+        ),
         (table("wordy", '["a"]'), '"run" is what the point offers, so it cannot be given here'),
         (table("last", '["a", "b", "c"]', '"after_val"'), "takes 2 arguments, and is given 3"),
         (table("Listed", '["a"]'), 'needs the argument "numbers"'),
@@ -253,7 +333,9 @@ class Forks:
 
 # Python warns of a fork in a process with threads, which is what is tried
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_copy_of_the_training_that_a_hook_forks_does_not_train_on(trained: Trained, tmp_path: Path) -> None:
+def test_a_copy_of_the_training_that_a_hook_forks_does_not_train_on(
+    trained: Trained, tmp_path: Path
+) -> None:
     mark = tmp_path / "ended"
     run_dir = trained(f'hooks.forks={{use="{__file__}:Forks", args={{mark="{mark}"}}}}')
     assert mark.read_text() == "1"
@@ -271,7 +353,11 @@ class Shaky:
     def after_train_iter(self, run: Any) -> None:
         calls = self.calls[run.iter] = self.calls.get(run.iter, 0) + 1
         if calls <= self.times:
-            raise OSError("out of reach") if self.kind == "OSError" else UserError(Problem("out of reach"))
+            raise (
+                OSError("out of reach")
+                if self.kind == "OSError"
+                else UserError(Problem("out of reach"))
+            )
         run.say(f"done after {calls}")
 
 
@@ -284,10 +370,19 @@ def shaky(times: int, *keys: str, kind: str = "OSError") -> str:
 @pytest.mark.parametrize("offload", [(), ("offload=true",), ('when="iter > 0"',)])
 def test_a_firing_that_raises_is_called_again(trained: Trained, offload: tuple[str, ...]) -> None:
     run_dir = trained(shaky(2, "every=5", *offload), "run.max_epochs=2")
-    said = [record["text"] for record in records(run_dir, "message") if "done after" in str(record["text"])]
+    said = [
+        record["text"]
+        for record in records(run_dir, "message")
+        if "done after" in str(record["text"])
+    ]
     assert said == ["done after 3"] * 2
-    again = [text for text in messages(run_dir, "warn") if '"shaky" raised at after_train_iter' in text]
-    assert [re.findall(r"\((\d) of 2\): OSError: out of reach", text) for text in again] == [["1"], ["2"]] * 2
+    again = [
+        text for text in messages(run_dir, "warn") if '"shaky" raised at after_train_iter' in text
+    ]
+    assert [re.findall(r"\((\d) of 2\): OSError: out of reach", text) for text in again] == [
+        ["1"],
+        ["2"],
+    ] * 2
     assert not records(run_dir, "error")
 
 
@@ -307,7 +402,10 @@ def test_it_ends_the_run_after_the_last_try_and_a_users_mistake_at_once(trained:
         ("hooks.ema.retry=1", "it is half of an around"),
         ("hooks.clip.retry=1", "it writes grads"),
         (
-            'hooks.told={use="./common_hooks.py:tells", points=["forward"], modules=["head"], retry=1}',
+            (
+                'hooks.told={use="./common_hooks.py:tells", points=["forward"], modules=["head"],'
+                " retry=1}"
+            ),
             "PyTorch calls it",
         ),
     ],

@@ -1,4 +1,6 @@
-"""The forms of an iteration do the same, a group of batches is one big batch, and every point fires in its order."""
+"""The forms of an iteration do the same, a group of batches is one big batch,
+and every point fires in its order.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -37,7 +39,10 @@ class Sees:
 
 def _sees(point: str) -> Any:
     def method(self: Sees, run: Any) -> None:
-        place = f"{run.stage} iter={run.iter} epoch={run.epoch} batch={run.batch_idx} size={run.batch_size}"
+        place = (
+            f"{run.stage} iter={run.iter} epoch={run.epoch} batch={run.batch_idx}"
+            f" size={run.batch_size}"
+        )
         with self.file.open("a") as file:
             file.write(f"{point} {place} skipped={run.step_skipped} gradients={_gradients(run)}\n")
 
@@ -133,7 +138,9 @@ class Makes(Classification):
 
 
 def forced(*parts: Any) -> Iterate:
-    assert not isinstance(choose_iteration(*parts), AccumulatedIteration), "the pipeline is none for the plain form"
+    assert not isinstance(choose_iteration(*parts), AccumulatedIteration), (
+        "the pipeline is none for the plain form"
+    )
     return AccumulatedIteration(*parts)
 
 
@@ -142,7 +149,9 @@ def one_loss() -> str:
     return text[: text.index("[data.val]")] + text[text.index("[hooks.clip]") :]
 
 
-def ended(new_run: NewRun, train: Train, trace: Path, text: str, override: str) -> tuple[RunDir, str, list[object]]:
+def ended(
+    new_run: NewRun, train: Train, trace: Path, text: str, override: str
+) -> tuple[RunDir, str, list[object]]:
     """Train, and return the run, its trace, and how it ended."""
     see = f'hooks.sees={{use="{MAIN}:Sees", phase="last", args={{file="{trace}"}}}}'
     run_dir = new_run(see, override, swap=(TOY.read_text(), text))
@@ -169,11 +178,18 @@ def ended(new_run: NewRun, train: Train, trace: Path, text: str, override: str) 
     ],
 )
 def test_the_two_forms_do_the_same(
-    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, override: str
+    new_run: NewRun,
+    train_here: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    override: str,
 ) -> None:
     plain, trace, end = ended(new_run, train_here, tmp_path / "plain", text, override)
     monkeypatch.setattr(trainer, "choose_iteration", forced)
-    general, general_trace, general_end = ended(new_run, train_here, tmp_path / "general", text, override)
+    general, general_trace, general_end = ended(
+        new_run, train_here, tmp_path / "general", text, override
+    )
     assert trace == general_trace
     assert end == general_end
     assert curve(plain) == curve(general)
@@ -202,10 +218,14 @@ def test_a_task_that_returns_no_loss_later_on_is_told_so(trained: Trained, overr
     assert "step has returned None" in str(records(run_dir, "end"))
 
 
-@pytest.mark.parametrize("override", ["run.on_nan='raise'", "run.on_nan='skip'", "run.accumulate=2"])
+@pytest.mark.parametrize(
+    "override", ["run.on_nan='raise'", "run.on_nan='skip'", "run.accumulate=2"]
+)
 def test_batches_of_none_are_for_a_task_that_makes_its_own(trained: Trained, override: str) -> None:
     data = ", ".join(f'{split}={{use="{MAIN}:Nothings"}}' for split in ("train", "val", "test"))
-    run_dir = trained(f"data={{{data}}}", f'task={{use="{MAIN}:Makes"}}', "run.max_epochs=2", override)
+    run_dir = trained(
+        f"data={{{data}}}", f'task={{use="{MAIN}:Makes"}}', "run.max_epochs=2", override
+    )
     assert [record["v"]["loss"] > 0 for record in records(run_dir, "metrics")] == [True, True]
 
 
@@ -222,14 +242,18 @@ def one_of(run_dir: RunDir, name: str) -> dict[tuple[object, object, str], float
     [(48, 4, 4, 16), (40, 4, 4, 16), (46, 5, 3, 15)],
     ids=["even", "last group incomplete", "last batch smaller too"],
 )
-def test_it_is_one_big_batch(trained: Trained, examples: int, batch: int, accumulate: int, big: int) -> None:
+def test_it_is_one_big_batch(
+    trained: Trained, examples: int, batch: int, accumulate: int, big: int
+) -> None:
     data = "data.train.args={{examples={}, batch_size={}, whole=true}}".format
     small = trained(PLAIN, EACH, data(examples, batch), f"run.accumulate={accumulate}")
     large = trained(PLAIN, EACH, data(examples, big))
     assert curve(small).keys() == curve(large).keys()
     for name in ("loss", "grad_norm", "lr", "accuracy"):
         assert one_of(small, name) == pytest.approx(one_of(large, name), rel=2e-4), name
-    assert records(small, "run")[0]["iters_per_epoch"] == records(large, "run")[0]["iters_per_epoch"]
+    assert (
+        records(small, "run")[0]["iters_per_epoch"] == records(large, "run")[0]["iters_per_epoch"]
+    )
 
 
 def test_a_skipped_batch_counts_for_nothing(trained: Trained) -> None:
@@ -237,14 +261,20 @@ def test_a_skipped_batch_counts_for_nothing(trained: Trained) -> None:
     args = '{call="skip_batch", point="before_train_iter", at=0}'
     steers = f'hooks.steers={{use="./control_hooks.py:Steers", args={args}, writes=["control"]}}'
     small = trained(PLAIN, EACH, steers, "run.accumulate=5", "run.max_epochs=1")
-    rest = trained(PLAIN, EACH, "run.max_epochs=1", "data.train.args={batch_size=32, begin=8, whole=true}")
+    rest = trained(
+        PLAIN, EACH, "run.max_epochs=1", "data.train.args={batch_size=32, begin=8, whole=true}"
+    )
     for name in ("loss", "grad_norm"):
         assert one_of(small, name) == pytest.approx(one_of(rest, name), rel=2e-4), name
 
 
 IN_BACKWARD = 'hooks.bad={use="./common_hooks.py:Fails", args={place="full_backward"}}'
 TRACED = 'hooks.tracer={use="./common_hooks.py:%s", phase="last", args={file="%s"}}'
-SHORT = ("data.train.args={examples=16}", "data.val.args={examples=8,split=1}", "data.test.args={examples=8,split=2}")
+SHORT = (
+    "data.train.args={examples=16}",
+    "data.val.args={examples=8,split=1}",
+    "data.test.args={examples=8,split=2}",
+)
 GROUPS = ["run.accumulate=2", "data.train.args.examples=24", "data.val.args.examples=16"]
 OFF = [f"hooks.{hook}.enabled=false" for hook in ("checkpoint", "throughput", "log")]
 BY_EPOCHS, BY_ITERATIONS = "max_epochs = 2", "max_iters = 5"
@@ -261,14 +291,26 @@ OWN = (
         ("trace_epochs", BY_EPOCHS, ["run.test=true"]),
         ("trace_iterations", BY_ITERATIONS, ["run.val_every=2"]),
         ("trace_accumulate", "max_epochs = 1", [*GROUPS, *OFF]),
-        ("trace_exception", BY_EPOCHS, ['hooks.raises={use="./common_hooks.py:Raises", args={at=3}}']),
+        (
+            "trace_exception",
+            BY_EPOCHS,
+            ['hooks.raises={use="./common_hooks.py:Raises", args={at=3}}'],
+        ),
         ("trace_exception_in_module", BY_EPOCHS, [IN_BACKWARD]),
         ("trace_own", "max_epochs = 1", [OWN, 'hooks.densify={use="./common_hooks.py:Densifies"}']),
     ],
 )
-def test_the_trace_is_golden(trained: Trained, tmp_path: Path, name: str, length: str, overrides: list[str]) -> None:
+def test_the_trace_is_golden(
+    trained: Trained, tmp_path: Path, name: str, length: str, overrides: list[str]
+) -> None:
     tracer = TRACED % ("OwnTracer" if name == "trace_own" else "Tracer", tmp_path / "trace")
-    trained(tracer, *SHORT, *overrides, swap=("max_epochs = 3", length), code=1 if "exception" in name else 0)
+    trained(
+        tracer,
+        *SHORT,
+        *overrides,
+        swap=("max_epochs = 3", length),
+        code=1 if "exception" in name else 0,
+    )
     check_golden(f"{name}.txt", (tmp_path / "trace").read_text())
 
 
@@ -284,7 +326,10 @@ def test_the_trace_of_a_run_that_was_interrupted_is_golden(
     trained: Trained, train_here: Train, tmp_path: Path, name: str, length: str, point: str, at: int
 ) -> None:
     tracer = TRACED % ("Tracer", tmp_path / "trace")
-    more = [*strikes(tmp_path, 15, (point, at)), *(["run.val_every=3"] if length is BY_ITERATIONS else [])]
+    more = [
+        *strikes(tmp_path, 15, (point, at)),
+        *(["run.val_every=3"] if length is BY_ITERATIONS else []),
+    ]
     run_dir = trained(tracer, *SHORT, *more, swap=("max_epochs = 3", length), code=143)
     with (tmp_path / "trace").open("a") as file:
         file.write("--- resumed\n")
@@ -297,11 +342,27 @@ def trace(name: str) -> list[str]:
 
 
 def test_every_point_fires_in_the_listed_order_and_is_in_the_drawing() -> None:
-    seen = {point for name in ("epochs", "exception", "resumed_epochs", "own", "predict_only") for point in trace(name)}
-    assert seen - {"---"} == {point.name for point in WATCHED} | {"before_grow", "after_densify", "after_grow"}
+    seen = {
+        point
+        for name in ("epochs", "exception", "resumed_epochs", "own", "predict_only")
+        for point in trace(name)
+    }
+    assert seen - {"---"} == {point.name for point in WATCHED} | {
+        "before_grow",
+        "after_densify",
+        "after_grow",
+    }
     elsewhere = ("after_load_checkpoint", "on_exception", "on_log")
-    listed = [point.name for point in WATCHED if point.name not in elsewhere and "predict" not in point.name]
+    listed = [
+        point.name
+        for point in WATCHED
+        if point.name not in elsewhere and "predict" not in point.name
+    ]
     assert list(dict.fromkeys(trace("epochs"))) == listed
-    drawing = str(points.__doc__).partition("This is the loop")[2].partition("What the counters say")[0]
+    drawing = (
+        str(points.__doc__).partition("This is the loop")[2].partition("What the counters say")[0]
+    )
     drawn = re.findall(r"^ +((?:before|after|on)_\w+)", drawing, re.MULTILINE)
-    assert drawn == [point.name for point in DEFAULT_POINTS if point.kind in ("standard", "step", "log")]
+    assert drawn == [
+        point.name for point in DEFAULT_POINTS if point.kind in ("standard", "step", "log")
+    ]

@@ -11,10 +11,15 @@ from tests.runner.same import assert_same
 
 
 def network() -> nn.Module:
-    """Return one with a buffer under two names, one that is none at the moment, and one of no memory of its own."""
+    """Return one with a buffer under two names, one that is none at the moment,
+    and one of no memory of its own.
+    """
     norm = nn.BatchNorm1d(3)
     made = nn.Sequential(
-        norm, nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.ModuleDict({"a": norm})
+        norm,
+        nn.Linear(3, 3),
+        nn.BatchNorm1d(3, track_running_stats=False),
+        nn.ModuleDict({"a": norm}),
     )
     made.register_buffer("stretched", torch.ones(1).expand(4))
     made.register_buffer("empty", None)
@@ -49,13 +54,20 @@ def nothing(model: nn.Module) -> None:
     pass
 
 
-@pytest.mark.parametrize("changes", [nothing, trains, resizes, replaces, fills, makes_sparse, empties])
+@pytest.mark.parametrize(
+    "changes", [nothing, trains, resizes, replaces, fills, makes_sparse, empties]
+)
 def test_the_copies_are_what_the_buffers_were(changes: Callable[[nn.Module], None]) -> None:
     torch.manual_seed(0)
     model = network()
     copies = BufferCopies(model)
     copies.begin()
-    for change in (nothing, changes, trains if changes is not resizes and changes is not empties else nothing, nothing):
+    for change in (
+        nothing,
+        changes,
+        trains if changes is not resizes and changes is not empties else nothing,
+        nothing,
+    ):
         change(model)
         buffers = model.named_buffers(remove_duplicate=False)
         right: dict[str, Tensor] = {name: buffer.detach().clone() for name, buffer in buffers}

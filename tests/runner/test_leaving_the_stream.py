@@ -1,4 +1,5 @@
-"""Threads and memory of CUDA beside the stream of the training: what of it can be seen without a GPU.
+"""Threads and memory of CUDA beside the stream of the training: what of it can be seen without a
+GPU.
 
 `test_cuda.py` has what a GPU alone shows.
 """
@@ -26,7 +27,9 @@ def test_a_thread_begins_on_the_device_of_its_maker(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(
-        torch.cuda, "set_device", lambda device: devices.update({threading.current_thread().name: device})
+        torch.cuda,
+        "set_device",
+        lambda device: devices.update({threading.current_thread().name: device}),
     )
     thread = device_thread(lambda: None, "beside")
     assert devices == {}
@@ -50,13 +53,25 @@ ON_DEVICE_OF_TENSORS = {"logging/recorder.py"}
 
 def test_threads_that_use_tensors_are_made_in_one_place() -> None:
     runner = Path(hookflow.runner.__file__ or "").parent
-    makers = {str(file.relative_to(runner)) for file in runner.rglob("*.py") if "Thread(target" in file.read_text()}
+    makers = {
+        str(file.relative_to(runner))
+        for file in runner.rglob("*.py")
+        if "Thread(target" in file.read_text()
+    }
     assert makers == {"device/cuda.py"} | WITHOUT_TENSORS | ON_DEVICE_OF_TENSORS
 
 
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
 @pytest.mark.parametrize(
-    "layout", [torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
+    "layout",
+    [
+        torch.strided,
+        torch.sparse_coo,
+        torch.sparse_csr,
+        torch.sparse_csc,
+        torch.sparse_bsr,
+        torch.sparse_bsc,
+    ],
 )
 def test_the_memory_of_a_tensor_is_in_dense_parts(layout: torch.layout) -> None:
     values = torch.eye(4)
@@ -76,7 +91,9 @@ def test_of_a_nested_tensor_too() -> None:
 
 
 class Event:
-    """An event of a stream that is done once somebody waits for it; by then `tensor` has its values."""
+    """An event of a stream that is done once somebody waits for it;
+    by then `tensor` has its values.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -85,10 +102,14 @@ class Event:
         self.tensor.fill_(1.0)
 
 
-def test_what_another_stream_computes_is_read_after_its_event(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_another_stream_computes_is_read_after_its_event(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(media, "event_of_stream", Event)
     put: list[dict[str, Any]] = []
-    shown = MediaRecorder(tmp_path, RunState(), lambda kind, **fields: put.append(fields), lambda text, level: None)
+    shown = MediaRecorder(
+        tmp_path, RunState(), lambda kind, **fields: put.append(fields), lambda text, level: None
+    )
     shown.histogram("values", torch.zeros(6), 1, "hook")
     shown.close()
     (histogram,) = put

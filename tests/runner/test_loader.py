@@ -1,4 +1,6 @@
-"""Datasets that are none of ours, loaded here: the same bits, whatever the workers and wherever it begins."""
+"""Datasets that are none of ours, loaded here: the same bits,
+whatever the workers and wherever it begins.
+"""
 
 import multiprocessing
 import random
@@ -17,7 +19,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from hookflow.errors import UserError
 from hookflow.runner.data.batches import DataContext, _has_objects, prefetch
@@ -53,7 +62,9 @@ def closing() -> Iterator[Callable[[Source], Source]]:
     assert not multiprocessing.active_children()
 
 
-def test_workers_fetch_as_many_batches_ahead_as_the_pipeline_says(closing: Callable[[Source], Source]) -> None:
+def test_workers_fetch_as_many_batches_ahead_as_the_pipeline_says(
+    closing: Callable[[Source], Source],
+) -> None:
     made: Any = closing(source(Images(), workers=1, prefetch_factor=3))
     assert made.loader.prefetch_factor == 3
     with pytest.raises(ValidationError, match="prefetch_factor is of workers, and workers is 0"):
@@ -62,7 +73,9 @@ def test_workers_fetch_as_many_batches_ahead_as_the_pipeline_says(closing: Calla
 
 def test_the_number_of_workers_changes_no_bit(closing: Callable[[Source], Source]) -> None:
     """The random numbers of the dataset are drawn anew for each batch."""
-    alone, one, more = (closing(source(Images(), workers=workers, drop_last=True)) for workers in (0, 1, 2))
+    alone, one, more = (
+        closing(source(Images(), workers=workers, drop_last=True)) for workers in (0, 1, 2)
+    )
     for number in (0, 1):
         expected = epoch(alone, number)
         assert len(expected) == 6
@@ -80,7 +93,9 @@ class Noisy(Images):
         self.transforms = [SimpleNamespace(draws=random.Random(0))]
 
 
-@pytest.mark.parametrize("made", [Noisy(), Subset(Noisy(), range(8))], ids=["itself", "a subset of it"])
+@pytest.mark.parametrize(
+    "made", [Noisy(), Subset(Noisy(), range(8))], ids=["itself", "a subset of it"]
+)
 def test_generators_of_which_each_worker_has_a_copy_are_named(made: Any) -> None:
     def warnings(**section: Any) -> list[str]:
         said: list[tuple[str, ...]] = []
@@ -96,7 +111,9 @@ def test_generators_of_which_each_worker_has_a_copy_are_named(made: Any) -> None
 
 def test_generators_of_a_loader_of_ones_own_are_named_too() -> None:
     said: list[tuple[str, ...]] = []
-    as_source(DataLoader(Noisy(), num_workers=2), HERE, context(say=lambda *line: said.append(line)))
+    as_source(
+        DataLoader(Noisy(), num_workers=2), HERE, context(say=lambda *line: said.append(line))
+    )
     assert any("rng" in line[0] for line in said)
 
 
@@ -117,9 +134,15 @@ def test_the_trainings_own_generators_are_left_alone() -> None:
     assert_same(before, after)
 
 
-def test_what_is_drawn_in_one_batch_is_drawn_in_no_other_nor_on_another_rank_or_for_another_seed() -> None:
-    sources = (source(Images()), source(Images(), seed=6), *(source(Images(), rank=rank, world=2) for rank in (0, 1)))
-    drawn = [torch.cat([batch["noise"] for batch in epoch(of)]).flatten().tolist() for of in sources]
+def test_each_batch_rank_and_seed_has_draws_of_its_own() -> None:
+    sources = (
+        source(Images()),
+        source(Images(), seed=6),
+        *(source(Images(), rank=rank, world=2) for rank in (0, 1)),
+    )
+    drawn = [
+        torch.cat([batch["noise"] for batch in epoch(of)]).flatten().tolist() for of in sources
+    ]
     for numbers in (drawn[0], drawn[1], drawn[2] + drawn[3]):
         assert len(set(numbers)) == len(numbers)
     assert not {*drawn[0]} & {*drawn[1]}
@@ -163,7 +186,9 @@ def test_an_epoch_may_have_fewer_batches_than_the_dataset(on_device: bool) -> No
 
 
 @given(orders, st.integers(1, 4), st.integers(0, 5))
-def test_ranks_share_every_batch_of_one_alone(said: dict[str, Any], world: int, number: int) -> None:
+def test_ranks_share_every_batch_of_one_alone(
+    said: dict[str, Any], world: int, number: int
+) -> None:
     said["batch_size"] += world - 1
     said["examples"] += world - 1
     samplers = [BatchSampler(**said, rank=rank, world=world) for rank in range(world)]
@@ -182,7 +207,9 @@ def test_ranks_share_every_batch_of_one_alone(said: dict[str, Any], world: int, 
 
 
 @given(orders, st.data())
-def test_the_tail_of_an_epoch_is_what_it_would_have_been(said: dict[str, Any], data: st.DataObject) -> None:
+def test_the_tail_of_an_epoch_is_what_it_would_have_been(
+    said: dict[str, Any], data: st.DataObject
+) -> None:
     examples = said.pop("examples")
     seed = said.pop("seed")
     made = Images(examples)
@@ -194,18 +221,27 @@ def test_the_tail_of_an_epoch_is_what_it_would_have_been(said: dict[str, Any], d
 
 
 def test_batches_are_collated_as_the_pipeline_says_and_may_be_given_at_once() -> None:
-    (first, *_) = epoch(source(dataset(), collate={"use": "./data_loaders.py:padded", "args": {"width": 6}}))
+    first, *_ = epoch(
+        source(dataset(), collate={"use": "./data_loaders.py:padded", "args": {"width": 6}})
+    )
     assert first["inputs"].shape == (4, 6)
-    (first, *_) = epoch(source(dataset(), collate={"use": "./data_loaders.py:Padded", "args": {"width": 7}}))
+    first, *_ = epoch(
+        source(dataset(), collate={"use": "./data_loaders.py:Padded", "args": {"width": 7}})
+    )
     assert first["inputs"].shape == (4, 7)
-    (first, *_) = epoch(source(AtOnce(), shuffle=False))
+    first, *_ = epoch(source(AtOnce(), shuffle=False))
     assert first.tolist() == [0, -1, -2, -3]
 
 
-@pytest.mark.parametrize("section", [{}, {"workers": 1}, {"on_device": True}], ids=["here", "worker", "on the device"])
-def test_an_example_of_another_shape_is_named(closing: Callable[[Source], Source], section: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "section", [{}, {"workers": 1}, {"on_device": True}], ids=["here", "worker", "on the device"]
+)
+def test_an_example_of_another_shape_is_named(
+    closing: Callable[[Source], Source], section: dict[str, Any]
+) -> None:
     with pytest.raises(
-        ValueError, match=r"\[data.train\]: example 6 has shape \(5,\), and example \d shape \(4,\): they"
+        ValueError,
+        match=r"\[data.train\]: example 6 has shape \(5,\), and example \d shape \(4,\): they",
     ):
         epoch(closing(source(OddOne(), shuffle=False, **section)))
 
@@ -213,11 +249,16 @@ def test_an_example_of_another_shape_is_named(closing: Callable[[Source], Source
 @pytest.mark.parametrize(
     ("targets", "said"),
     [
-        ([0, 1, None, 0], r"example 2 has the types Tensor, NoneType, and example 0 the types Tensor, int: they"),
+        (
+            [0, 1, None, 0],
+            r"example 2 has the types Tensor, NoneType, and example 0 the types Tensor, int: they",
+        ),
         ([None] * 4, r"example 0 has the types Tensor, NoneType: it makes no batch"),
     ],
 )
-def test_an_example_of_a_type_that_makes_no_batch_is_named(targets: list[int | None], said: str) -> None:
+def test_an_example_of_a_type_that_makes_no_batch_is_named(
+    targets: list[int | None], said: str
+) -> None:
     examples: Any = [(torch.zeros(2), target) for target in targets]
     with pytest.raises(ValueError, match=rf"\[data.train\]: {said}"):
         epoch(source(Subset(examples, range(4)), shuffle=False))
@@ -229,13 +270,16 @@ def test_a_stream_names_the_example_too_and_an_error_of_collate_the_examples_of_
             return map(OddOne().__getitem__, range(8))
 
     with pytest.raises(
-        ValueError, match=r"\[data.train\]: example 6 has shape \(5,\), and example 4 shape \(4,\): they"
+        ValueError,
+        match=r"\[data.train\]: example 6 has shape \(5,\), and example 4 shape \(4,\): they",
     ):
         epoch(source(Streamed(), batches=2))
     for data, order in ((Streamed(), {}), (Subset(dataset(), range(8)), {"shuffle": False})):
         with pytest.raises(ZeroDivisionError) as raised:
             epoch(source(data, batches=2, collate="./data_loaders.py:divides", **order))
-        assert raised.value.__notes__ == ["raised by collate of [data.train], for the examples 0, 1, 2, 3"]
+        assert raised.value.__notes__ == [
+            "raised by collate of [data.train], for the examples 0, 1, 2, 3"
+        ]
 
 
 class OddOne:
@@ -261,7 +305,10 @@ def test_a_sampler_says_the_order_is_told_seed_and_epoch_and_may_not_give_less_l
     of = source(dataset(), sampler="./data_loaders.py:Every")
     assert of.info["examples"] == 12
     seen = [[target.tolist() for _, target in epoch(of, number)] for number in (0, 1)]
-    assert seen == [[[1, 2, 0, 1], [2, 0, 1, 2], [0, 1, 2, 0]], [[2, 0, 1, 2], [0, 1, 2, 0], [1, 2, 0, 1]]]
+    assert seen == [
+        [[1, 2, 0, 1], [2, 0, 1, 2], [0, 1, 2, 0]],
+        [[2, 0, 1, 2], [0, 1, 2, 0], [1, 2, 0, 1]],
+    ]
     assert len(epoch(of, 1, start=1)) == 2
     of = source(dataset(), sampler="./data_loaders.py:Fewer")
     assert len(epoch(of)) == 6
@@ -278,51 +325,91 @@ class AtRandom:
 
 
 @pytest.mark.parametrize("sampler", ["", f"{__file__}:AtRandom"], ids=["shuffled", "sampler"])
-def test_examples_that_a_hook_adds_are_drawn_by_a_sampler_and_a_warning_says_so(sampler: str) -> None:
+def test_examples_that_a_hook_adds_are_drawn_by_a_sampler_and_a_warning_says_so(
+    sampler: str,
+) -> None:
     lines: list[str] = []
     pool = Subset(torch.arange(80), range(8))  # type: ignore[arg-type]
-    of = source(pool, say=lambda text, level: lines.append(text), **({"sampler": sampler} if sampler else {}))
+    of = source(
+        pool,
+        say=lambda text, level: lines.append(text),
+        **({"sampler": sampler} if sampler else {}),
+    )
     epoch(of)
     pool.indices = range(80)
     drawn = [batch for number in (1, 2) for batch in epoch(of, number)]
     keeps = "80 examples now, and 8 as the run began: an epoch keeps that length"
-    assert lines == ([] if sampler else [f"Subset has {keeps}. Let a sampler draw as many from all"])
+    assert lines == (
+        [] if sampler else [f"Subset has {keeps}. Let a sampler draw as many from all"]
+    )
     assert bool((torch.cat(drawn) >= 8).any()) == bool(sampler)
 
 
 def test_batches_that_are_added_are_warned_of() -> None:
     lines: list[str] = []
-    of = Batches(batches := [torch.ones(2)] * 2, context(say=lambda text, level: lines.append(text)))
+    of = Batches(
+        batches := [torch.ones(2)] * 2, context(say=lambda text, level: lines.append(text))
+    )
     batches.append(torch.ones(2))
     epoch(of)
-    assert [line.partition(":")[0] for line in lines] == ["list has 3 batches now, and 2 as the run began"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "list has 3 batches now, and 2 as the run began"
+    ]
 
 
 @pytest.mark.parametrize(
     ("section", "said", "hint"),
     [
-        ({"sampler": "./data_loaders.py:beyond"}, "gave the index 24, and the dataset has 24 examples", "from 0 to 23"),
-        ({"sampler": "./data_loaders.py:in_batches"}, "gave a list where an index is needed", "one index at a time"),
+        (
+            {"sampler": "./data_loaders.py:beyond"},
+            "gave the index 24, and the dataset has 24 examples",
+            "from 0 to 23",
+        ),
+        (
+            {"sampler": "./data_loaders.py:in_batches"},
+            "gave a list where an index is needed",
+            "one index at a time",
+        ),
         (
             {"collate": "./data_loaders.py:WIDTH"},
             'collate must be a function or a class, and "./data_loaders.py:WIDTH"',
             "",
         ),
-        ({"collate": "./data_loaders.py:paded"}, 'there is no "paded" in ./data_loaders.py', 'did you mean "padded"?'),
-        ({"collate": PADDED | {"args": {"widht": 3}}}, 'collate takes no argument "widht"', 'did you mean "width"?'),
-        ({"augment": "./data_loaders.py:mean"}, "augment is called with a batch and a generator, and", ""),
+        (
+            {"collate": "./data_loaders.py:paded"},
+            'there is no "paded" in ./data_loaders.py',
+            'did you mean "padded"?',
+        ),
+        (
+            {"collate": PADDED | {"args": {"widht": 3}}},
+            'collate takes no argument "widht"',
+            'did you mean "width"?',
+        ),
+        (
+            {"augment": "./data_loaders.py:mean"},
+            "augment is called with a batch and a generator, and",
+            "",
+        ),
         (
             {"on_device": True, "collate": "./data_loaders.py:names"},
             "on_device needs tensors with a row for each of",
             "",
         ),
-        ({"on_device": True, "collate": "./data_loaders.py:mean"}, "collate makes a tensor of shape (4,)", ""),
+        (
+            {"on_device": True, "collate": "./data_loaders.py:mean"},
+            "collate makes a tensor of shape (4,)",
+            "",
+        ),
         (
             BUCKETS | {"batch_sampler": "./data_loaders.py:numbers_of_batches"},
             "the batch_sampler gave a int where a list of indices is needed",
             "`sampler` gives indices",
         ),
-        (BUCKETS | {"batch_sampler": "./data_loaders.py:an_empty_batch"}, "gave an empty batch in epoch 0", ""),
+        (
+            BUCKETS | {"batch_sampler": "./data_loaders.py:an_empty_batch"},
+            "gave an empty batch in epoch 0",
+            "",
+        ),
         (
             BUCKETS | {"batch_sampler": "./data_loaders.py:beyond_in_batches"},
             "the batch_sampler gave the index 24",
@@ -338,9 +425,21 @@ def test_batches_that_are_added_are_warned_of() -> None:
             "the last batch of epoch 0 cannot be sharded across 2 ranks: each needs an example",
             "leave it out: batches = 4",
         ),
-        (BUCKETS | {"batches": 7}, "an epoch of this dataset has 6 batches, and not 7", "leave it out"),
-        ({"batch_size": 25, "drop_last": True}, "the dataset yields no batches", "fewer than a batch of 25"),
-        ({"batch_size": 2, "world": 3}, "batches of 2 cannot be sharded across 3 ranks", "of all of them together"),
+        (
+            BUCKETS | {"batches": 7},
+            "an epoch of this dataset has 6 batches, and not 7",
+            "leave it out",
+        ),
+        (
+            {"batch_size": 25, "drop_last": True},
+            "the dataset yields no batches",
+            "fewer than a batch of 25",
+        ),
+        (
+            {"batch_size": 2, "world": 3},
+            "batches of 2 cannot be sharded across 3 ranks",
+            "of all of them together",
+        ),
         ({"batch_size": 25, "world": 25}, "24 examples cannot be sharded across 25 ranks", ""),
     ],
 )
@@ -353,7 +452,9 @@ def test_mistakes_are_told(section: dict[str, Any], said: str, hint: str) -> Non
 
 
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"on_device": True}], ids=str)
-def test_a_batch_sampler_makes_pytorchs_batches(closing: Callable[[Source], Source], options: dict[str, Any]) -> None:
+def test_a_batch_sampler_makes_pytorchs_batches(
+    closing: Callable[[Source], Source], options: dict[str, Any]
+) -> None:
     data, sampler = dataset(30), Buckets(dataset(30), seed=5)
     of: Any = closing(source(data, **BUCKETS, **options))
     assert (len(of), of.info["examples"], of.info["batch_size"]) == (8, 30, 0)
@@ -362,14 +463,19 @@ def test_a_batch_sampler_makes_pytorchs_batches(closing: Callable[[Source], Sour
         sampler.set_epoch(number)
         expected = [tuple(batch) for batch in DataLoader(data, batch_sampler=sampler)]
         for start in (0, 4):
-            seen = [(tuple(batch), of.batch_size(k)) for k, batch in enumerate(of.epoch(number, start), start)]
+            seen = [
+                (tuple(batch), of.batch_size(k))
+                for k, batch in enumerate(of.epoch(number, start), start)
+            ]
             assert_same([batch for batch, _ in seen], expected[start:])
             assert [size for _, size in seen] == [len(batch[1]) for batch in expected[start:]]
         assert [len(indices) for indices in of.indices(number)] == of.global_batch_sizes(number)
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.integers(2, 4), st.integers(0, 3))
-def test_ranks_have_whole_batches_of_a_batch_sampler(sizes: list[int], world: int, number: int) -> None:
+def test_ranks_have_whole_batches_of_a_batch_sampler(
+    sizes: list[int], world: int, number: int
+) -> None:
     sampler, drawn = Buckets(dataset(30), 5, tuple(sizes)), {}
     for each in (0, 1, number):
         sampler.set_epoch(each)
@@ -380,17 +486,24 @@ def test_ranks_have_whole_batches_of_a_batch_sampler(sizes: list[int], world: in
         assume(all(len(batch) >= ranks for batch, ranks in zip(last, shared, strict=True)))
     named = {"use": "./data_loaders.py:Buckets", "args": {"sizes": sizes}}
     section = BUCKETS | {"batch_sampler": named, "batches": batches}
-    ranks: list[Any] = [source(dataset(30), rank=rank, world=world, **section) for rank in range(world)]
+    ranks: list[Any] = [
+        source(dataset(30), rank=rank, world=world, **section) for rank in range(world)
+    ]
     shares = [[batch.tolist() for batch in of.indices(number)] for of in ranks]
     for of in ranks:
         list(of.epoch(number))
     assert {len(share) for share in shares} == {len(ranks[0])}
     for index in range(len(ranks[0])):
-        parts, whole = [share[index] for share in shares], drawn[number][index * world : (index + 1) * world]
+        parts, whole = (
+            [share[index] for share in shares],
+            drawn[number][index * world : (index + 1) * world],
+        )
         assert all(parts)
         assert sorted(chain(*parts)) == sorted(chain(*whole))
         assert parts == whole or len(whole) < world
-        assert all(any({*part} <= {*batch} for batch in whole) for part in parts), "no rank mixes two batches"
+        assert all(any({*part} <= {*batch} for batch in whole) for part in parts), (
+            "no rank mixes two batches"
+        )
         for of in ranks:
             assert of.global_batch_size(index) == sum(map(len, parts))
         assert [of.batch_size(index) for of in ranks] == [len(part) for part in parts]
@@ -439,17 +552,25 @@ class Drawing(Images):
 
 
 @pytest.mark.parametrize(("data", "workers"), [(Drawing, 0), (Images, 2), (Drawing, 2)])
-def test_a_training_draws_the_same_whatever_the_dataset_draws_and_wherever(data: type[Images], workers: int) -> None:
+def test_a_training_draws_the_same_whatever_the_dataset_draws_and_wherever(
+    data: type[Images], workers: int
+) -> None:
     assert drawn_between(data(), workers) == drawn_between(Images(), 0)
 
 
 def drawn_between(data: Images, workers: int) -> list[tuple[float, ...]]:
-    """Return what a training draws after every other batch; of NumPy's pairs it leaves the second, of Python's none."""
+    """Return what a training draws after every other batch;
+    of NumPy's pairs it leaves the second, of Python's none.
+    """
     loader = source(data, workers=workers)
     seed_everything(1)
     try:
         every = enumerate(loader.epoch(0))
-        return [(random.gauss(), float(np.random.randn()), float(torch.rand(1))) for k, _ in every if k % 2]
+        return [
+            (random.gauss(), float(np.random.randn()), float(torch.rand(1)))
+            for k, _ in every
+            if k % 2
+        ]
     finally:
         close(loader)
 
@@ -468,7 +589,9 @@ class DrawingLate(Dataset[Any]):
         return float(self.draw()) if index == 7 else float(index)
 
 
-@pytest.mark.parametrize("draw", [random.random, random.gauss, np.random.randn, partial(torch.rand, ())])
+@pytest.mark.parametrize(
+    "draw", [random.random, random.gauss, np.random.randn, partial(torch.rand, ())]
+)
 def test_a_later_batch_that_draws_is_seeded_as_well(draw: Callable[[], Any]) -> None:
     data = DrawingLate(draw)
     here = source(data, batch_size=3, shuffle=False)
@@ -486,7 +609,12 @@ def test_a_later_batch_that_draws_is_seeded_as_well(draw: Callable[[], Any]) -> 
 
 def test_data_that_draw_nothing_are_not_seeded() -> None:
     of = TensorDataset(torch.arange(20.0))
-    for data, draws in ((of, False), (Subset(of, [0, 1]), False), (Subset(Images(), [0, 1]), True), (Images(), True)):
+    for data, draws in (
+        (of, False),
+        (Subset(of, [0, 1]), False),
+        (Subset(Images(), [0, 1]), True),
+        (Images(), True),
+    ):
         assert may_draw(data) is draws
     seed_everything(1)
     before = generator_states()
@@ -499,14 +627,19 @@ def test_objects_with_a_move_of_their_own_move_themselves_and_on_no_other_stream
     kept = SimpleNamespace(to=lambda device: device)
     batch = {"text": packed, "graphs": [kept], "name": "a"}
     moved = context(device=torch.device("meta")).to_device(batch)
-    assert (moved["text"].data.device.type, moved["text"].batch_sizes.device.type) == ("meta", "cpu")
+    assert (moved["text"].data.device.type, moved["text"].batch_sizes.device.type) == (
+        "meta",
+        "cpu",
+    )
     assert (moved["graphs"], moved["name"]) == ([torch.device("meta")], "a")
     assert context().to_device(batch)["graphs"] == [kept], "on the CPU it is where it must be"
     assert _has_objects(batch)
     assert not _has_objects({"x": [torch.ones(1), "a"]})
 
 
-def test_on_cuda_a_batch_is_handed_out_before_the_next_one_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_cuda_a_batch_is_handed_out_before_the_next_one_is_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stream = SimpleNamespace(record_event=lambda: None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "stream", nullcontext)
@@ -524,7 +657,12 @@ def test_the_parts_of_a_source_are_reachable(closing: Callable[[Source], Source]
     workers, streams = closing(source(made, workers=1)), source(numbers)
     batches = as_source(own, HERE, context())
     sampled = source(made, sampler="./data_loaders.py:weighted")
-    assert [each.dataset for each in (here, workers, streams, batches)] == [made, made, numbers, own.dataset]  # type: ignore[attr-defined]
+    assert [each.dataset for each in (here, workers, streams, batches)] == [
+        made,
+        made,
+        numbers,
+        own.dataset,
+    ]  # type: ignore[attr-defined]
     assert here.sampler.indices(0).sort().values.tolist() == list(range(26))  # type: ignore[attr-defined]
     assert isinstance(sampled.sampler, WeightedRandomSampler)  # type: ignore[attr-defined]
     assert batches.sampler is own.sampler and batches.loader is own  # type: ignore[attr-defined]

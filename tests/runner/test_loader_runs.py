@@ -1,4 +1,6 @@
-"""Whole runs, over datasets that are none of ours, too: killed at any moment and resumed to the same bits."""
+"""Whole runs, over datasets that are none of ours, too:
+killed at any moment and resumed to the same bits.
+"""
 
 import gc
 import multiprocessing
@@ -27,9 +29,13 @@ DATA = {
     "fetched here": over("Clouds"),
     "by workers": over("Clouds", workers=2),
     "by a sampler": over("Clouds", sampler="./data_loaders.py:weighted"),
-    "by a batch sampler": over("Clouds", batch_size=None, batch_sampler="./data_loaders.py:Buckets"),
+    "by a batch sampler": over(
+        "Clouds", batch_size=None, batch_sampler="./data_loaders.py:Buckets"
+    ),
     "by a sampler with a state": over("Counted", sampler="./data_loaders.py:Rarest"),
-    "by a sampler with a state and workers": over("Clouds", sampler="./data_loaders.py:Rotates", workers=1),
+    "by a sampler with a state and workers": over(
+        "Clouds", sampler="./data_loaders.py:Rotates", workers=1
+    ),
     "by a batch sampler with a state": over(
         "Counted", batch_size=None, batch_sampler="./data_loaders.py:RarestBatches"
     ),
@@ -49,12 +55,18 @@ def test_workers_change_no_bit_of_a_run(new_run: NewRun, train_here: Train) -> N
     runs = [new_run(over("Clouds", workers=count)) for count in (0, 4)]
     assert [train_here(run) for run in runs] == [0, 0]
     assert_same_end(*runs)
-    assert any("workers share" in text for text in messages(runs[1])) == (len(os.sched_getaffinity(0)) < 4)
+    assert any("workers share" in text for text in messages(runs[1])) == (
+        len(os.sched_getaffinity(0)) < 4
+    )
 
 
 @pytest.mark.parametrize("at", [4, 7, 10])
-def test_a_loader_with_the_protocol_of_torchdata_is_resumed_where_it_was(resumes_alike: NewRun, at: int) -> None:
-    cut = resumes_alike('data.train={use="./data_loaders.py:OwnLoader"}', EVERY_3, point="after_backward", at=at)
+def test_a_loader_with_the_protocol_of_torchdata_is_resumed_where_it_was(
+    resumes_alike: NewRun, at: int
+) -> None:
+    cut = resumes_alike(
+        'data.train={use="./data_loaders.py:OwnLoader"}', EVERY_3, point="after_backward", at=at
+    )
     assert not [text for text in messages(cut) if "again" in text], "nothing is loaded twice"
 
 
@@ -65,22 +77,31 @@ def test_a_loader_whose_state_does_not_say_where_it_is_is_refused(trained: Train
 
 
 def test_batches_of_any_size_count_by_their_examples(trained: Trained) -> None:
-    """In an accumulated step, in the means of a log and in those of a validation: as their union in one batch."""
+    """In an accumulated step, in the means of a log and in those of a validation:
+    as their union in one batch.
+    """
     runs = []
     for merged, accumulate in ((2, 1), (1, 2)):
         buckets = f'{{use="./data_loaders.py:Buckets", args={{merged={merged}}}}}'
         data = (
-            f'data.{split}={{use="./data_loaders.py:dataset", args.examples={count}, loader.batch_sampler={buckets}}}'
+            f'data.{split}={{use="./data_loaders.py:dataset", args.examples={count},'
+            f" loader.batch_sampler={buckets}}}"
             for split, count in (("train", 30), ("val", 21))
         )
         plain = 'model={use="../distributed/clouds.py:Plain"}'
         runs.append(trained(*data, plain, f"run.accumulate={accumulate}"))
     alike(*runs, "val/loss", "accuracy")
-    assert [record["data"]["train"]["batches"] for run in runs for record in records(run, "run")] == [4, 8]
+    assert [
+        record["data"]["train"]["batches"] for run in runs for record in records(run, "run")
+    ] == [4, 8]
 
 
-def test_workers_are_gone_after_a_stop_in_mid_epoch(resumes_alike: NewRun, capfd: pytest.CaptureFixture[str]) -> None:
-    resumes_alike(over("Clouds", workers=2), over("Clouds", "val", workers=1), point="after_backward", at=7)
+def test_workers_are_gone_after_a_stop_in_mid_epoch(
+    resumes_alike: NewRun, capfd: pytest.CaptureFixture[str]
+) -> None:
+    resumes_alike(
+        over("Clouds", workers=2), over("Clouds", "val", workers=1), point="after_backward", at=7
+    )
     assert not multiprocessing.active_children()
     assert capfd.readouterr().err == ""
 
@@ -112,13 +133,19 @@ def test_an_error_in_a_data_set_is_shown_whole(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"), [(signal.SIGKILL, ": .+ use fewer workers, or smaller batches"), (signal.SIGUSR2, "")]
+    ("number", "remedy"),
+    [(signal.SIGKILL, ": .+ use fewer workers, or smaller batches"), (signal.SIGUSR2, "")],
 )
-# PyTorch raises when SIGCHLD arrives, be it in the middle of a temporary file of its own, or of a finalizer.
+# PyTorch raises when SIGCHLD arrives, be it in the middle of a temporary file of its own, or of a
+# finalizer.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_worker_that_died_of_a_signal_is_told_as_that(trained: Trained, number: signal.Signals, remedy: str) -> None:
+def test_a_worker_that_died_of_a_signal_is_told_as_that(
+    trained: Trained, number: signal.Signals, remedy: str
+) -> None:
     run_dir = trained(over("Struck", workers=1), f"data.train.args.number={number.value}", code=1)
-    gc.collect()  # what is left of the worker's socket goes here, where no warning of it matters, and in no other test
+    # What is left of the worker's socket goes here, where no warning of it matters, and in no other
+    # test.
+    gc.collect()
     (end,) = records(run_dir, "end")
     said = rf"a DataLoader worker \(pid \d+\) was killed by {number.name} \(signal {number.value}\)"
     assert re.fullmatch(f"WorkerError: {said}{remedy}", str(end["reason"]))
@@ -144,7 +171,9 @@ class Fetching:
         raise RuntimeError(f"DataLoader worker (pid 17) is killed by signal: {self._message}")
 
     def left(self) -> None:
-        raise RuntimeError("DataLoader worker (pid 17) exited unexpectedly with exit code 3. Details are lost")
+        raise RuntimeError(
+            "DataLoader worker (pid 17) exited unexpectedly with exit code 3. Details are lost"
+        )
 
 
 CUT_OFF = ("[Errno 104] reset", "Caught ConnectionResetError in pin memory thread for device 0")
@@ -153,7 +182,10 @@ CUT_OFF = ("[Errno 104] reset", "Caught ConnectionResetError in pin memory threa
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        (Fetching("Bus error. It is possible that …", 0).killed, r"was killed by SIGBUS \(signal \d+\): .+ /dev/shm"),
+        (
+            Fetching("Bus error. It is possible that …", 0).killed,
+            r"was killed by SIGBUS \(signal \d+\): .+ /dev/shm",
+        ),
         (Fetching("Odd. ", 0).killed, "died of a signal: Odd$"),
         (Fetching("", 0).left, "ended with exit code 3$"),
         *(
@@ -181,7 +213,9 @@ def test_a_users_connection_error_is_unexplained_and_a_lost_worker_without_code(
     with pytest.raises(ConnectionResetError):
         call_explaining_worker_errors(of_the_user)
     monkeypatch.setattr(workers, "EXIT_CODE_WAIT_SECONDS", 0.0)
-    with pytest.raises(WorkerError, match=r"a DataLoader worker died without an exception: .+ out of memory"):
+    with pytest.raises(
+        WorkerError, match=r"a DataLoader worker died without an exception: .+ out of memory"
+    ):
         call_explaining_worker_errors(Fetching("reset", -9)._try_get_data)
 
 
@@ -189,14 +223,20 @@ def test_a_users_connection_error_is_unexplained_and_a_lost_worker_without_code(
     ("data", "said"),
     [
         (over("Clouds", batch_size=0), "data.train.loader.batch_size must be at least 1, not 0"),
-        (over("Clouds", shuffle=True, sampler="./data_loaders.py:Every"), "shuffle and a sampler both say the order"),
+        (
+            over("Clouds", shuffle=True, sampler="./data_loaders.py:Every"),
+            "shuffle and a sampler both say the order",
+        ),
         (over("Clouds", on_device=True, workers=2), "data on the device are fetched by no workers"),
         (over("Clouds", bach_size=2), "did you mean"),
         (
             'data.train={use="./data_loaders.py:Clouds", loader={shuffle=true}}',
             "the key batch_size is required, unless",
         ),
-        (over("Clouds", batch_sampler="./data_loaders.py:Buckets"), "batch_size and a batch_sampler both say which"),
+        (
+            over("Clouds", batch_sampler="./data_loaders.py:Buckets"),
+            "batch_size and a batch_sampler both say which",
+        ),
     ],
 )
 def test_mistakes_of_the_file_are_told_before_anything_is_made(data: str, said: str) -> None:
@@ -207,8 +247,14 @@ def test_mistakes_of_the_file_are_told_before_anything_is_made(data: str, said: 
     ("data", "said"),
     [
         ('data.train={use="./data_loaders.py:Numbers"}', "which is a dataset: add `loader`"),
-        ('data.train={use="./data_loaders.py:Endless"}', "loader = { batch_size = 64, batches = 1000 }"),
-        (over("Endless"), "Endless has no length, so it is not known how many batches make an epoch"),
+        (
+            'data.train={use="./data_loaders.py:Endless"}',
+            "loader = { batch_size = 64, batches = 1000 }",
+        ),
+        (
+            over("Endless"),
+            "Endless has no length, so it is not known how many batches make an epoch",
+        ),
         (over("Numbers", shuffle=True), "shuffle needs a dataset with __getitem__ and __len__"),
         (
             over("Numbers", batch_size=None, batch_sampler="./data_loaders.py:Buckets"),
@@ -218,7 +264,9 @@ def test_mistakes_of_the_file_are_told_before_anything_is_made(data: str, said: 
         (over("Empty", batches=3), ": the stream Empty is empty"),
     ],
 )
-def test_mistakes_that_only_the_data_show_are_told_with_their_place(trained: Trained, data: str, said: str) -> None:
+def test_mistakes_that_only_the_data_show_are_told_with_their_place(
+    trained: Trained, data: str, said: str
+) -> None:
     run_dir = trained(data, code=2)
     assert said in reason(run_dir)
     assert not records(run_dir, "error")
@@ -229,57 +277,102 @@ def test_mistakes_in_the_loaders_of_all_splits_are_told_at_once(trained: Trained
     assert reason(trained(*wrong, code=2)).count("collate must be a function or a class") == 2
 
 
-def test_a_stream_without_a_place_says_that_it_loads_again(trained: Trained, train_here: Train, tmp_path: Path) -> None:
+def test_a_stream_without_a_place_says_that_it_loads_again(
+    trained: Trained, train_here: Train, tmp_path: Path
+) -> None:
     for name, says in (("Numbers", True), ("NumbersWithPlace", False)):
         (tmp_path / name).mkdir()
-        run_dir = trained(over(name), *strikes(tmp_path / name, signal.SIGTERM, ("after_backward", 3)), code=143)
+        run_dir = trained(
+            over(name), *strikes(tmp_path / name, signal.SIGTERM, ("after_backward", 3)), code=143
+        )
         assert train_here(run_dir, resume=True) == 0
-        assert any("examples again to find the place in the stream" in text for text in messages(run_dir)) == says
+        assert (
+            any(
+                "examples again to find the place in the stream" in text
+                for text in messages(run_dir)
+            )
+            == says
+        )
 
 
 EVERYTHING = [  # beside what the toy pipeline has: clipping, an average, a schedule, accuracy
     'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]',
     'hooks.checkpoint.args={monitor={accuracy="max", loss="min"}, top=2, keep=2}',
-    'hooks.seen={use="./common_hooks.py:logs_iter", points=["after_train_iter"], when="loss > 0.6", every=2}',
+    (
+        'hooks.seen={use="./common_hooks.py:logs_iter", points=["after_train_iter"], when="loss >'
+        ' 0.6", every=2}'
+    ),
     'hooks.each={use="./kill_hooks.py:each", points=["after_train_iter"]}',
 ]
-CHAINED = 'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="10%"}, {use="CosineAnnealingLR"}]}}'
+CHAINED = (
+    'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="10%"},'
+    ' {use="CosineAnnealingLR"}]}}'
+)
 
 SETUPS: dict[str, tuple[str, list[str]]] = {
     "epochs": ("max_epochs = {epochs}", []),
     "iterations": ("max_iters = {iters}", ["run.val_every=7", CHAINED]),
-    "accumulated": ("max_epochs = {epochs}", ["run.accumulate=2", "optimizer.args.lr=0.3", CHAINED]),
-    "by workers": ("max_iters = {iters}", ["run.val_every=7", "run.accumulate=2", over("Clouds", workers=2)]),
+    "accumulated": (
+        "max_epochs = {epochs}",
+        ["run.accumulate=2", "optimizer.args.lr=0.3", CHAINED],
+    ),
+    "by workers": (
+        "max_iters = {iters}",
+        ["run.val_every=7", "run.accumulate=2", over("Clouds", workers=2)],
+    ),
 }
 KINDS = {
     "a stream": [over("Numbers")],
     "a stream with a state, by workers": [over("NumbersWithPlace", workers=2)],
     "a stream that shuffles": [over("ShuffledInIter")],
-    "a stream that shuffles, by workers": [over("ShuffledWithFirst", workers=2), "run.accumulate=2"],
+    "a stream that shuffles, by workers": [
+        over("ShuffledWithFirst", workers=2),
+        "run.accumulate=2",
+    ],
     "a task with a state": ['task.use="./own_tasks.py:Remembers"'],
 }
 """What further kinds of data and task are killed in `make test-long`."""
 CASES = [
     *((*SETUPS[setup], 1, 2) for setup in SETUPS),
-    *(pytest.param(*SETUPS[setup], seed, 20, marks=pytest.mark.long) for setup in SETUPS for seed in (2, 3)),
-    *(pytest.param("max_epochs = {epochs}", KINDS[kind], 4, 20, marks=pytest.mark.long) for kind in KINDS),
+    *(
+        pytest.param(*SETUPS[setup], seed, 20, marks=pytest.mark.long)
+        for setup in SETUPS
+        for seed in (2, 3)
+    ),
+    *(
+        pytest.param("max_epochs = {epochs}", KINDS[kind], 4, 20, marks=pytest.mark.long)
+        for kind in KINDS
+    ),
 ]
 
 
 @pytest.mark.parametrize(("length", "setup", "seed", "kills"), CASES)
 def test_killed_at_random_and_resumed(
-    trained: Trained, new_run: NewRun, tmp_path: Path, length: str, setup: list[str], seed: int, kills: int
+    trained: Trained,
+    new_run: NewRun,
+    tmp_path: Path,
+    length: str,
+    setup: list[str],
+    seed: int,
+    kills: int,
 ) -> None:
     swap = ("max_epochs = 3", length.format(epochs=8 * kills, iters=45 * kills - 1))
-    patience = kills * (4 if "epochs" in length else 2)  # validations without progress: fewer where there are fewer
-    early_stop = f'hooks.early_stop.args={{monitor="loss", mode="min", patience={patience}, min_delta=0.02}}'
+    # Validations without progress: fewer where there are fewer.
+    patience = kills * (4 if "epochs" in length else 2)
+    early_stop = (
+        f'hooks.early_stop.args={{monitor="loss", mode="min", patience={patience}, min_delta=0.02}}'
+    )
     overrides = [*EVERYTHING, early_stop, *setup]
     alone = trained(*overrides, swap=swap)
     if (length, setup) in SETUPS.values():
-        assert "has not improved" in str(records(alone, "end")[0]["reason"]), "early stopping, too, is put to the test"
+        assert "has not improved" in str(records(alone, "end")[0]["reason"]), (
+            "early stopping, too, is put to the test"
+        )
     (tmp_path / "attempts").mkdir()
     args = f'{{folder="{tmp_path / "attempts"}", seed={seed}, kills={kills}}}'
-    killed = new_run(*overrides, f'hooks.killer={{use="./kill_hooks.py:Killer", args={args}}}', swap=swap)
+    killed = new_run(
+        *overrides, f'hooks.killer={{use="./kill_hooks.py:Killer", args={args}}}', swap=swap
+    )
     codes = [Training(killed).wait()]
     while codes[-1] == -9:
         store = CheckpointStore(killed.checkpoints)
@@ -291,6 +384,7 @@ def test_killed_at_random_and_resumed(
     assert_each_once(killed, "each", until=int(str(records(killed, "end")[-1]["it"])))
     print(f"killed {kills} times: {dict(when_killed(tmp_path / 'attempts'))}")
     named = [
-        {name: path.name for name, path in CheckpointStore(run.checkpoints).names().items()} for run in (alone, killed)
+        {name: path.name for name, path in CheckpointStore(run.checkpoints).names().items()}
+        for run in (alone, killed)
     ]
     assert named[0] == named[1]

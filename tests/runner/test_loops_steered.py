@@ -1,4 +1,6 @@
-"""The control flow of a training: where hooks change it, when it validates on which sets, and the modes of modules."""
+"""The control flow of a training: where hooks change it, when it validates on which sets,
+and the modes of modules.
+"""
 
 import re
 from collections import Counter
@@ -35,7 +37,10 @@ OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
 
 def steers(call: str, point: str, at: int = 1, writes: str = '["control"]') -> str:
     args = f'{{call="{call}", point="{point}", at={at}}}'
-    return f'hooks.steers={{use="./control_hooks.py:Steers", args={args}, writes={writes}, phase="early"}}'
+    return (
+        f'hooks.steers={{use="./control_hooks.py:Steers", args={args}, writes={writes},'
+        ' phase="early"}'
+    )
 
 
 def watcher(name: str, more: str = "") -> str:
@@ -53,21 +58,31 @@ def watcher(name: str, more: str = "") -> str:
         ("skip_val_batch", "skip_batch", "before_val_iter"),
     ],
 )
-def test_what_follows_is_golden(trained: Trained, tmp_path: Path, name: str, call: str, point: str) -> None:
+def test_what_follows_is_golden(
+    trained: Trained, tmp_path: Path, name: str, call: str, point: str
+) -> None:
     at = 3 if "val" in name else 1
     off = [f"hooks.{hook}.enabled=false" for hook in ("checkpoint", "throughput", "log")]
-    trained(*SHORT, *off, steers(call, point, at), TRACER % (tmp_path / "trace"), "run.max_epochs=2")
+    trained(
+        *SHORT, *off, steers(call, point, at), TRACER % (tmp_path / "trace"), "run.max_epochs=2"
+    )
     lines = (tmp_path / "trace").read_text().splitlines(keepends=True)
     check_golden(f"trace_{name}.txt", "".join(line for line in lines if " iter=0" not in line))
 
 
 @pytest.mark.parametrize(("stage", "code"), [("train", 0), ("val", 2)])
-def test_inside_the_network_an_epoch_is_ended_in_training_alone(trained: Trained, stage: str, code: int) -> None:
+def test_inside_the_network_an_epoch_is_ended_in_training_alone(
+    trained: Trained, stage: str, code: int
+) -> None:
     ends = steers("stop_epoch", "forward").replace(
         "writes", f'points=["forward"], modules=["head"], stages=["{stage}"], writes'
     )
-    run_dir = trained(*SHORT, ends.replace("at=1", "at=1" if stage == "train" else "at=3"), code=code)
-    assert ("run.stop_epoch is not allowed at forward in val" in reason(run_dir)) == (stage == "val")
+    run_dir = trained(
+        *SHORT, ends.replace("at=1", "at=1" if stage == "train" else "at=3"), code=code
+    )
+    assert ("run.stop_epoch is not allowed at forward in val" in reason(run_dir)) == (
+        stage == "val"
+    )
 
 
 def test_a_replaced_batch_is_what_later_hooks_and_the_task_see(trained: Trained) -> None:
@@ -78,11 +93,16 @@ def test_a_replaced_batch_is_what_later_hooks_and_the_task_see(trained: Trained)
 
 def test_each_batch_of_an_accumulated_iteration_may_be_replaced(trained: Trained) -> None:
     run_dir = trained(
-        watcher("SeesBatch"), 'hooks.trims={use="./detection.py:Trims"}', "run.max_epochs=1", "run.accumulate=2"
+        watcher("SeesBatch"),
+        'hooks.trims={use="./detection.py:Trims"}',
+        "run.max_epochs=1",
+        "run.accumulate=2",
     )
     sizes = [line.split()[1] for line in messages(run_dir) if line.startswith("0 ")]
     assert sizes == ["7", "7", "7"]
-    assert next(line for line in messages(run_dir) if line.startswith("1 ")) == "1 14 True", "after_train_iter: of both"
+    assert next(line for line in messages(run_dir) if line.startswith("1 ")) == "1 14 True", (
+        "after_train_iter: of both"
+    )
 
 
 @pytest.mark.parametrize(("point", "it"), [("before_run", 0), ("after_val_iter", 5)])
@@ -94,16 +114,36 @@ def test_a_stop_is_granted_wherever_it_is_requested(trained: Trained, point: str
 @pytest.mark.parametrize(
     ("call", "point", "writes", "message"),
     [
-        ("skip_step", "after_backward", '["grads"]', 'writes "control"; declare it: writes = ["control", "grads"] in'),
-        ("skip_step", "after_optimizer_step", '["control"]', "after_optimizer_step; it may be called at after_forward"),
-        ("skip_batch", "after_forward", '["control"]', "after_forward; it may be called at before_train_iter,"),
-        ("stop_epoch", "before_train_epoch", '["control"]', "run.stop_epoch is not allowed at before_train_epoch"),
+        (
+            "skip_step",
+            "after_backward",
+            '["grads"]',
+            'writes "control"; declare it: writes = ["control", "grads"] in',
+        ),
+        (
+            "skip_step",
+            "after_optimizer_step",
+            '["control"]',
+            "after_optimizer_step; it may be called at after_forward",
+        ),
+        (
+            "skip_batch",
+            "after_forward",
+            '["control"]',
+            "after_forward; it may be called at before_train_iter,",
+        ),
+        (
+            "stop_epoch",
+            "before_train_epoch",
+            '["control"]',
+            "run.stop_epoch is not allowed at before_train_epoch",
+        ),
         ("stop_epoch", "after_val", '["control"]', "run.stop_epoch is not allowed at after_val"),
         ("stop", "after_run", '["control"]', "run.stop is not allowed at after_run"),
         ("stop", "after_run", "[]", "run.stop is not allowed at after_run"),
         ("validate", "after_val", "[]", "run.validate is not allowed at after_val"),
     ],
-)  # fmt: skip
+)
 def test_who_may_not(trained: Trained, call: str, point: str, writes: str, message: str) -> None:
     at = {"before_train_epoch": 0, "after_val": 5, "after_run": 15}.get(point, 1)
     printed = reason(trained(steers(call, point, at, writes), code=2)).replace("\n    ", "; ")
@@ -112,14 +152,20 @@ def test_who_may_not(trained: Trained, call: str, point: str, writes: str, messa
 
 
 def test_a_replacement_that_is_not_declared(trained: Trained) -> None:
-    assert 'without declaring that it writes "batch"' in reason(trained(watcher("ReplacesUndeclared"), code=2))
+    assert 'without declaring that it writes "batch"' in reason(
+        trained(watcher("ReplacesUndeclared"), code=2)
+    )
 
 
-def test_a_stop_needs_no_declaration_and_a_run_that_skips_every_batch_ends(trained: Trained) -> None:
+def test_a_stop_needs_no_declaration_and_a_run_that_skips_every_batch_ends(
+    trained: Trained,
+) -> None:
     run_dir = trained('hooks.stops={use="./control_hooks.py:StopsUndeclared"}')
     (end,) = records(run_dir, "end")
     assert (end["status"], end["it"], end["reason"]) == ("finished", 10, "validated often enough")
-    assert not [record["text"] for record in records(run_dir, "message") if record["level"] == "warn"]
+    assert not [
+        record["text"] for record in records(run_dir, "message") if record["level"] == "warn"
+    ]
     (end,) = records(trained('hooks.skips={use="./control_hooks.py:SkipsAll"}'), "end")
     assert (end["it"], end["ep"]) == (15, 3)
 
@@ -148,23 +194,33 @@ def test_what_a_hook_asked_for_outlives_a_kill(resumes_alike: NewRun, call: str)
         ("max_epochs = 1", "10h", [5]),
     ],
 )
-def test_when_it_validates(trained: Trained, length: str, val_every: str | None, validated: list[int]) -> None:
-    run_dir = trained(*[f"run.val_every='{val_every}'"] * bool(val_every), swap=("max_epochs = 3", length))
+def test_when_it_validates(
+    trained: Trained, length: str, val_every: str | None, validated: list[int]
+) -> None:
+    run_dir = trained(
+        *[f"run.val_every='{val_every}'"] * bool(val_every), swap=("max_epochs = 3", length)
+    )
     (end,) = records(run_dir, "end")
     assert (end["it"], end["ep"]) == (validated[-1], validated[-1] // 5)
     assert [record["it"] for record in records(run_dir, "metrics")] == validated
 
 
-def test_a_part_of_an_epoch_that_ends_with_it_is_validated_after_it(trained: Trained, tmp_path: Path) -> None:
+def test_a_part_of_an_epoch_that_ends_with_it_is_validated_after_it(
+    trained: Trained, tmp_path: Path
+) -> None:
     trained("run.val_every='0.5ep'", TRACER % (tmp_path / "trace"), "run.max_epochs=1")
     points = [line.split()[0] for line in (tmp_path / "trace").read_text().splitlines()]
     assert points.count("before_val") == 2
     assert points.index("after_train_epoch") < len(points) - points[::-1].index("before_val")
 
 
-def test_time_counts_from_the_latest_validation(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_counts_from_the_latest_validation(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hookflow.runner.loop.evaluation.Timer", Clock)
-    run_dir = trained("run.val_every='10m'", f'hooks.hours={{use="{__file__}:Hours"}}', "run.max_epochs=2")
+    run_dir = trained(
+        "run.val_every='10m'", f'hooks.hours={{use="{__file__}:Hours"}}', "run.max_epochs=2"
+    )
     assert [record["it"] for record in records(run_dir, "metrics")] == [2, 4, 6, 8, 10]
     assert {clock.seconds for clock in Clock.started} == {600.0}
     assert all(clock.cancelled for clock in Clock.started), "the last one, too"
@@ -197,15 +253,20 @@ class Hours:
     [("after_backward", 2, [3, 5, 10]), ("after_train_epoch", 5, [5, 10]),
      ("after_backward", 4, [5, 10]), ("before_train_epoch", 5, [5, 6, 10])],
 )  # fmt: skip
-def test_a_hook_may_ask_for_a_validation(trained: Trained, point: str, at: int, validated: list[int]) -> None:
+def test_a_hook_may_ask_for_a_validation(
+    trained: Trained, point: str, at: int, validated: list[int]
+) -> None:
     run_dir = trained(steers("validate", point, at, "[]"), "run.max_epochs=2")
     assert [record["it"] for record in records(run_dir, "metrics")] == validated
 
 
 @pytest.mark.parametrize(
-    ("least", "until", "at", "it"), [("min_epochs=2", "epoch 2", 7, 10), ("min_iters=8", "iteration 8", 5, 8)]
+    ("least", "until", "at", "it"),
+    [("min_epochs=2", "epoch 2", 7, 10), ("min_iters=8", "iteration 8", 5, 8)],
 )
-def test_a_stop_waits_even_through_a_kill(resumes_alike: NewRun, least: str, until: str, at: int, it: int) -> None:
+def test_a_stop_waits_even_through_a_kill(
+    resumes_alike: NewRun, least: str, until: str, at: int, it: int
+) -> None:
     stops = steers("stop", "after_backward", 2, "[]")
     run_dir = resumes_alike(OFTEN, stops, f"run.{least}", point="after_train_iter", at=at)
     (end,) = [record for record in records(run_dir, "end") if record["status"] == "finished"]
@@ -221,7 +282,9 @@ def modes(run_dir: RunDir) -> list[str]:
 def test_a_module_that_a_hook_has_frozen_stays_frozen(trained: Trained, at: int) -> None:
     run_dir = trained(f'hooks.freezes={{use="./runner_snapshots.py:Freezes", args={{at={at}}}}}')
     frozen = [line.endswith("['body.1']") for line in modes(run_dir)]
-    assert frozen == [it >= at for it in range(15)], "validations and new epochs in between change nothing"
+    assert frozen == [it >= at for it in range(15)], (
+        "validations and new epochs in between change nothing"
+    )
 
 
 class Frozen(Net):
@@ -265,9 +328,12 @@ class KeepsNorms(Net):
 
 
 @pytest.mark.parametrize(
-    ("net", "frozen"), [("Frozen", "['body.1']"), ("KeepsNorms", "['body.1']"), ("Evaluating", "[]")]
+    ("net", "frozen"),
+    [("Frozen", "['body.1']"), ("KeepsNorms", "['body.1']"), ("Evaluating", "[]")],
 )
-def test_what_comes_frozen_stays_so_and_a_net_in_evaluation_is_trained(trained: Trained, net: str, frozen: str) -> None:
+def test_what_comes_frozen_stays_so_and_a_net_in_evaluation_is_trained(
+    trained: Trained, net: str, frozen: str
+) -> None:
     freezes = 'hooks.freezes={use="./runner_snapshots.py:Freezes", args={at=99}}'
     run_dir = trained(f'model.use="{__file__}:{net}"', freezes)
     assert {line.split(": ")[1] for line in modes(run_dir)} == {frozen}
@@ -300,14 +366,21 @@ class Fetching:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_point_comes_before_each_batch_is_fetched(trained: Trained, tmp_path: Path, accumulate: int) -> None:
+def test_a_point_comes_before_each_batch_is_fetched(
+    trained: Trained, tmp_path: Path, accumulate: int
+) -> None:
     files = [tmp_path / "each", tmp_path / "some"]
     tables = [
         f'hooks.{name}={{use="{__file__}:Fetching", args={{file="{file}"}}'
         for name, file in zip("ab", files, strict=True)
     ]
     some = 'points=["before_run", {at="before_fetch", every=2}]'
-    trained(f"{tables[0]}}}", f"{tables[1]}, {some}}}", f"run.accumulate={accumulate}", "run.max_epochs=2")
+    trained(
+        f"{tables[0]}}}",
+        f"{tables[1]}, {some}}}",
+        f"run.accumulate={accumulate}",
+        "run.max_epochs=2",
+    )
     assert files[0].read_text() == "0>0 1>1 2>2 3>3 4>4 " * 2
     expected = {1: "0>0 1 2>2 3 4>4 0 1>1 2 3>3 4 ", 2: "0>0 1 2 3 4>4 0 1 2>2 3 4 "}
     assert files[1].read_text() == expected[accumulate]
@@ -324,13 +397,23 @@ class Judging:
 
 class Inferred:
     def after_val_iter(self, run: Any, outputs: Any) -> None:
-        inferred, weights = outputs["loss"].is_inference(), next(run.model.parameters()).is_inference()
-        run.say(f"inferred {inferred}, weights {weights}, within {torch.is_inference_mode_enabled()}")
+        inferred, weights = (
+            outputs["loss"].is_inference(),
+            next(run.model.parameters()).is_inference(),
+        )
+        run.say(
+            f"inferred {inferred}, weights {weights}, within {torch.is_inference_mode_enabled()}"
+        )
 
 
-def test_wherever_it_is_judged_gradients_are_off_and_inference_mode_measures_the_same(trained: Trained) -> None:
+def test_wherever_it_is_judged_gradients_are_off_and_inference_mode_measures_the_same(
+    trained: Trained,
+) -> None:
     judged = [f'hooks.{name}={{use="{__file__}:{name}"}}' for name in ("Judging", "Inferred")]
-    usual, inferred = trained(*judged, "run.test=true"), trained(*judged, "run.test=true", "run.inference_mode=true")
+    usual, inferred = (
+        trained(*judged, "run.test=true"),
+        trained(*judged, "run.test=true", "run.inference_mode=true"),
+    )
     for run_dir in (usual, inferred):
         assert {text for text in messages(run_dir) if "gradients" in text} == {
             "train: gradients True, training True",
@@ -339,10 +422,14 @@ def test_wherever_it_is_judged_gradients_are_off_and_inference_mode_measures_the
         }
         told = {text for text in messages(run_dir) if "inferred" in text}
         assert told == {f"inferred {run_dir is inferred}, weights False, within False"}
-    assert [each["v"] for each in records(usual, "metrics")] == [each["v"] for each in records(inferred, "metrics")]
+    assert [each["v"] for each in records(usual, "metrics")] == [
+        each["v"] for each in records(inferred, "metrics")
+    ]
 
 
-def test_an_epoch_cut_by_the_end_is_entered_by_a_resume(trained: Trained, train_here: Train, tmp_path: Path) -> None:
+def test_an_epoch_cut_by_the_end_is_entered_by_a_resume(
+    trained: Trained, train_here: Train, tmp_path: Path
+) -> None:
     trace, marks = tmp_path / "trace", tmp_path / "marks"
     around = f'hooks.around={{use="./common_hooks.py:Around", args={{file="{marks}"}}}}'
     each = 'hooks.checkpoint.points=["after_train_iter"]'
@@ -351,7 +438,9 @@ def test_an_epoch_cut_by_the_end_is_entered_by_a_resume(trained: Trained, train_
     assert (points.count("before_train_epoch"), points.count("after_train_epoch")) == (2, 1)
     assert marks.read_text().split() == ["entered", "left", "entered", "left"]
     assert points.index("after_train") > points.index("after_train_epoch")
-    run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 7", "max_iters = 10"))
+    run_dir.pipeline.write_text(
+        run_dir.pipeline.read_text().replace("max_iters = 7", "max_iters = 10")
+    )
     marks.unlink()
     trace.unlink()
     assert train_here(run_dir, resume=True) == 0
@@ -369,10 +458,14 @@ def test_there_need_be_no_validation(trained: Trained) -> None:
 ONE = '[data.val]\nuse = "./toy.py:Points"\nargs = { split = 1, examples = 16 }\n'
 ONE_TEST = ONE.replace("data.val", "data.test").replace("split = 1", "split = 2")
 SETS = (
-    '[data.val.near]\nuse = "./toy.py:Points"\nargs = { split = 1, examples = 16 }\n'
-    '[data.val.far]\nuse = "./toy.py:Points"\nargs = { split = 2, examples = 24 }\nval_every = "2ep"\n'
+    '[data.val.near]\nuse = "./toy.py:Points"\nargs = { split = 1, examples = 16'
+    ' }\n[data.val.far]\nuse = "./toy.py:Points"\nargs = { split = 2, examples = 24 }\nval_every ='
+    ' "2ep"\n'
 )
-MONITORS = ("hooks.early_stop.args.monitor='near/accuracy'", "hooks.checkpoint.args.monitor='far/accuracy'")
+MONITORS = (
+    "hooks.early_stop.args.monitor='near/accuracy'",
+    "hooks.checkpoint.args.monitor='far/accuracy'",
+)
 
 
 def test_each_set_has_its_interval_and_metrics_as_pytorch_measures_them(
@@ -385,18 +478,25 @@ def test_each_set_has_its_interval_and_metrics_as_pytorch_measures_them(
         torch.load(run_dir.checkpoints / "last" / "model_ema.pt", weights_only=True)
     )  # which is what is judged
     inputs, targets = (
-        torch.cat(part) for part in zip(*Points(0, torch.device("cpu"), split=2, examples=24).epoch(0), strict=True)
+        torch.cat(part)
+        for part in zip(*Points(0, torch.device("cpu"), split=2, examples=24).epoch(0), strict=True)
     )
     right = (net.eval()(inputs).argmax(dim=1) == targets).double().mean()
     last: Any = records(run_dir, "metrics")[-1]["v"]
     alone = records(left_alone, "metrics")[-1]["v"]
-    assert {f"near/{name}": value for name, value in alone.items()}.items() <= last.items(), "as if it were alone"  # type: ignore[attr-defined]
+    assert {f"near/{name}": value for name, value in alone.items()}.items() <= last.items(), (
+        "as if it were alone"
+    )  # type: ignore[attr-defined]
     assert last["far/accuracy"] == float(right)
     metrics = [(record["it"], set(record["v"])) for record in records(run_dir, "metrics")]  # type: ignore[call-overload]
     near, far = {"near/loss", "near/accuracy"}, {"far/loss", "far/accuracy"}
     assert metrics == [(5, near), (10, near | far), (15, near | far)], "each at the end, too"
     points = [line.split()[0] for line in trace.read_text().splitlines()]
-    assert (points.count("before_val"), points.count("before_val_epoch"), points.count("after_val")) == (3, 5, 3)
+    assert (
+        points.count("before_val"),
+        points.count("before_val_epoch"),
+        points.count("after_val"),
+    ) == (3, 5, 3)
 
 
 def test_time_is_up_for_a_set_alone(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,11 +510,15 @@ def test_time_is_up_for_a_set_alone(trained: Trained, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("at", [5, 10])
-def test_a_validation_that_a_signal_has_cut_is_of_the_same_sets(resumes_alike: NewRun, at: int) -> None:
+def test_a_validation_that_a_signal_has_cut_is_of_the_same_sets(
+    resumes_alike: NewRun, at: int
+) -> None:
     resumes_alike(*MONITORS, point="after_val_iter", at=at, swap=(ONE, SETS))
 
 
-def test_a_metric_is_that_of_a_set_and_a_single_one_has_the_interval_of_the_run(trained: Trained) -> None:
+def test_a_metric_is_that_of_a_set_and_a_single_one_has_the_interval_of_the_run(
+    trained: Trained,
+) -> None:
     printed = reason(trained(swap=(ONE, SETS), code=2))
     assert '"checkpoint" reads the metric "accuracy", which the validation does not give' in printed
     assert "far/accuracy" in printed
@@ -429,7 +533,9 @@ def test_a_training_that_a_hook_has_ended_is_tested_and_one_that_is_stopped_is_t
         return [record["it"] for record in records(run_dir, "metrics") if record["split"] == "test"]
 
     assert tested(trained("run.test=true", steers("stop", "after_train_iter", 7))) == [7]
-    stopped = trained("run.test=true", *strikes(tmp_path, SIGTERM, ("after_train_iter", 7)), code=143)
+    stopped = trained(
+        "run.test=true", *strikes(tmp_path, SIGTERM, ("after_train_iter", 7)), code=143
+    )
     assert tested(stopped) == []
     assert any(line.startswith("run.test: the test follows") for line in messages(stopped))
     assert train_here(stopped, resume=True) == 0
@@ -439,7 +545,9 @@ def test_a_training_that_a_hook_has_ended_is_tested_and_one_that_is_stopped_is_t
 def test_sets_are_tested_and_evaluated_by_name(trained: Trained, tmp_path: Path) -> None:
     sets = ONE_TEST.replace("data.test", "data.test.a") + ONE.replace("data.val", "data.test.b")
     run_dir = trained("run.test=true", swap=(ONE_TEST, sets))
-    tested: Any = [record["v"] for record in records(run_dir, "metrics") if record["split"] == "test"]
+    tested: Any = [
+        record["v"] for record in records(run_dir, "metrics") if record["split"] == "test"
+    ]
     assert [*tested[0]] == ["a/loss", "a/accuracy", "b/loss", "b/accuracy"]
     found = hookflow_here("test", str(run_dir.path), "--format", "json", cwd=tmp_path, code=0)
     assert '"a/accuracy"' in found.stdout
@@ -471,13 +579,18 @@ def test_the_counters(point: str) -> None:
 
 
 def test_no_point_of_the_training_is_left_out() -> None:
-    assert {point.name for point in DEFAULT_POINTS if point.kind == "step" or "train" in point.name} <= rows(
-        "The counters"
-    ).keys()
+    assert {
+        point.name for point in DEFAULT_POINTS if point.kind == "step" or "train" in point.name
+    } <= rows("The counters").keys()
 
 
 @pytest.mark.parametrize(("name", "column"), [("epochs", 0), ("accumulate", 1)])
 def test_how_often_they_fire(name: str, column: int) -> None:
-    seen = Counter(point for point, it, _ in trace(name) if it == str(int(point == "after_train_iter")))
-    told = {point: int(cells[column]) for point, cells in rows("Which points fire how often in an iteration").items()}
+    seen = Counter(
+        point for point, it, _ in trace(name) if it == str(int(point == "after_train_iter"))
+    )
+    told = {
+        point: int(cells[column])
+        for point, cells in rows("Which points fire how often in an iteration").items()
+    }
     assert told == {point: seen[point] for point in told}

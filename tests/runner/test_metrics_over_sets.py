@@ -1,4 +1,6 @@
-"""Metrics over several sets of validation data: set by a hook at `after_val`, or a formula that a hook monitors."""
+"""Metrics over several sets of validation data: set by a hook at `after_val`,
+or a formula that a hook monitors.
+"""
 
 from pathlib import Path
 
@@ -96,7 +98,9 @@ def test_hook_sets_a_metric_over_all_sets(tmp_path: Path) -> None:
     found = validations(run_dir)
     assert len(found) == 4
     for metrics in found:
-        assert metrics["combined"] == pytest.approx(metrics["near/loss"] - 2 * metrics["far/loss"], abs=1e-6)
+        assert metrics["combined"] == pytest.approx(
+            metrics["near/loss"] - 2 * metrics["far/loss"], abs=1e-6
+        )
     best = max(range(4), key=lambda k: found[k]["combined"])
     manifest = read_manifest(read_links(run_dir.checkpoints)["best"])
     assert manifest["it"] == 4 * (best + 1)
@@ -120,7 +124,9 @@ def test_formula_may_have_a_metric_of_a_hook(tmp_path: Path) -> None:
 
 
 def test_several_best_have_names_of_files(tmp_path: Path) -> None:
-    run_dir = trained(tmp_path, checkpoint('{ "near/loss + far/loss" = "min", "near/loss" = "min" }'))
+    run_dir = trained(
+        tmp_path, checkpoint('{ "near/loss + far/loss" = "min", "near/loss" = "min" }')
+    )
     assert {"best-near_loss_far_loss", "best-near_loss"} <= read_links(run_dir.checkpoints).keys()
 
 
@@ -128,7 +134,9 @@ def test_early_stop_takes_a_formula(tmp_path: Path) -> None:
     hook = '[hooks.early_stop]\nuse = "early_stop"\n'
     # the formula never changes, so that nothing improves on the first validation
     formula = "near/loss - near/loss"
-    run_dir = trained(tmp_path, f'{hook}args = {{ monitor = "{formula}", mode = "min", patience = 2 }}\n')
+    run_dir = trained(
+        tmp_path, f'{hook}args = {{ monitor = "{formula}", mode = "min", patience = 2 }}\n'
+    )
     assert len(validations(run_dir)) == 3
     assert formula in reason(run_dir)
 

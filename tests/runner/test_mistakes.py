@@ -27,7 +27,9 @@ LINE = TOY.read_text().splitlines().index("args = { lr = 0.1, momentum = 0.9 }")
 @pytest.fixture
 def mistaken(tmp_path: Path) -> Path:
     pipeline = tmp_path / "mine.toml"
-    pipeline.write_text(TOY.read_text().replace('"./', f'"{TOY.parent}/').replace("lr = 0.1", "lr = -0.1"))
+    pipeline.write_text(
+        TOY.read_text().replace('"./', f'"{TOY.parent}/').replace("lr = 0.1", "lr = -0.1")
+    )
     return pipeline
 
 
@@ -66,24 +68,34 @@ def test_the_mistakes_of_all_sections_are_told_at_once(tmp_path: Path) -> None:
         'optimizer: "nesterov" must be true or false, not the string "yes"',
         'data.val: "split" must be an integer, not the string "one"',
     ]
-    assert [int(line.split(":")[1]) for line in told] == sorted(int(line.split(":")[1]) for line in told)
+    assert [int(line.split(":")[1]) for line in told] == sorted(
+        int(line.split(":")[1]) for line in told
+    )
 
 
 def test_a_run_that_had_begun_is_summed_up(tmp_path: Path) -> None:
     monitor = "--set=hooks.early_stop.args={monitor='acuracy', mode='max'}"
-    done = hookflow("run", str(TOY), "--ui=plain", monitor, "--set=run.threads=1", cwd=tmp_path, code=2)
+    done = hookflow(
+        "run", str(TOY), "--ui=plain", monitor, "--set=run.threads=1", cwd=tmp_path, code=2
+    )
     assert " end        refused after " in done.stdout
     assert "look again" in done.stdout
     assert done.stderr.count('did you mean "accuracy"?') == 1
 
 
-BAD = f'--set=hooks.bad={{use="{TOY.parent}/common_hooks.py:Raises", args={{at=3}}}}', "--set=run.threads=1"
+BAD = (
+    f'--set=hooks.bad={{use="{TOY.parent}/common_hooks.py:Raises", args={{at=3}}}}',
+    "--set=run.threads=1",
+)
 
 
 def test_a_run_that_is_to_say_nothing_does_not_fail_in_silence(tmp_path: Path) -> None:
     done = hookflow("run", str(TOY), "--ui=none", *BAD, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert '  failed: hook "bad" at after_backward, iteration 4: RuntimeError: as told\n' in done.stderr
+    assert (
+        '  failed: hook "bad" at after_backward, iteration 4: RuntimeError: as told\n'
+        in done.stderr
+    )
     assert "look again: hookflow watch " in done.stderr
 
 
@@ -97,20 +109,30 @@ def test_a_failing_hook_is_shown_whole(tmp_path: Path) -> None:
     assert str(records(run, "error")[0]["traceback"]) in run.output.read_text()
 
 
-def test_a_mistake_ends_the_dashboard_and_not_that_of_a_new_attempt(mistaken: Path, tmp_path: Path) -> None:
+def test_a_mistake_ends_the_dashboard_and_not_that_of_a_new_attempt(
+    mistaken: Path, tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "hookflow", "run", "--ui=tui"]
     terminal = Terminal(*command, str(mistaken), cwd=tmp_path)
     try:
         assert terminal.finish() == 2
         assert terminal.mode == terminal.cooked
-        printed = terminal.output.decode().rpartition("\x1b[?1049l")[2]  # once the dashboard has left the screen
+        # Once the dashboard has left the screen.
+        printed = terminal.output.decode().rpartition("\x1b[?1049l")[2]
         assert printed.count("Invalid learning rate: -0.1") == 1
         assert f"{mistaken}:{LINE}:1: " in printed.replace("\r\n", "\n")
     finally:
         terminal.close()
-    slow = f'--set=hooks.slow={{use="{TOY.parent}/common_hooks.py:slow", points=["after_backward"]}}'
+    slow = (
+        f'--set=hooks.slow={{use="{TOY.parent}/common_hooks.py:slow", points=["after_backward"]}}'
+    )
     terminal = Terminal(
-        *command, "--resume", slow, "--set=optimizer.args={lr=0.1}", "--set=run.max_epochs=500", cwd=tmp_path
+        *command,
+        "--resume",
+        slow,
+        "--set=optimizer.args={lr=0.1}",
+        "--set=run.max_epochs=500",
+        cwd=tmp_path,
     )
     try:
         terminal.wait_for("RUNNING")
@@ -126,17 +148,22 @@ def test_a_mistake_ends_the_dashboard_and_not_that_of_a_new_attempt(mistaken: Pa
             os.kill(run.describe()["pid"], signal.SIGKILL)
 
 
-def test_a_file_named_like_a_module_of_the_standard_library_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_file_named_like_a_module_of_the_standard_library_is_not_taken_for_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     (tmp_path / "toy.toml").write_text((TESTS.parent / "pipelines" / "hello.toml").read_text())
-    command = [sys.executable, "-P", "-m", "hookflow", "run", "toy.toml", "--ui", "plain"]  # as the installed command
+    # As the installed command.
+    command = [sys.executable, "-P", "-m", "hookflow", "run", "toy.toml", "--ui", "plain"]
     command += ["--set=run.max_epochs=1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the wrong json" not in done.stdout + done.stderr
 
 
-def test_a_training_that_dies_before_it_says_who_it_is_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_dies_before_it_says_who_it_is_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunDir.create(tmp_path / "runs", "toy")
     run.sign(id=run.id)
     assert run.life() == "not started"
@@ -158,9 +185,13 @@ def test_a_training_that_dies_before_it_says_who_it_is_is_over(tmp_path: Path, m
         ("a loss each", "evaluate", "a loss of shape (8,)"),
     ],
 )
-def test_a_task_that_breaks_its_contract(trained: Trained, kind: str, method: str, message: str) -> None:
+def test_a_task_that_breaks_its_contract(
+    trained: Trained, kind: str, method: str, message: str
+) -> None:
     for sanity, it in [("true", 0), ("false", 5)] if method == "evaluate" else [("true", 0)]:
-        task = f'task={{use="./common_hooks.py:BadTask", args={{kind="{kind}", method="{method}"}}}}'
+        task = (
+            f'task={{use="./common_hooks.py:BadTask", args={{kind="{kind}", method="{method}"}}}}'
+        )
         (end,) = records(trained(task, f"run.sanity={sanity}", code=2), "end")
         line = inspect.getsourcelines(getattr(BadTask, method))[1]
         assert f"common_hooks.py:{line}: the task's {method} has returned" in str(end["reason"])
@@ -169,7 +200,9 @@ def test_a_task_that_breaks_its_contract(trained: Trained, kind: str, method: st
 
 
 def test_an_evaluation_needs_no_gradient(trained: Trained) -> None:
-    detached = 'task={use="./common_hooks.py:BadTask", args={kind="no gradient", method="evaluate"}}'
+    detached = (
+        'task={use="./common_hooks.py:BadTask", args={kind="no gradient", method="evaluate"}}'
+    )
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
     trained(detached, *off)
 
@@ -201,7 +234,10 @@ def metrics(run_dir: RunDir) -> dict[str, float]:
 
 
 def test_a_function_or_a_step_alone_is_a_task(trained: Trained) -> None:
-    """It trains like the class that does the same. A function takes arguments of the file, a class makes metrics."""
+    """It trains like the class that does the same.
+
+    A function takes arguments of the file, a class makes metrics.
+    """
     tasks = [], [task("step")], [task("StepOnly")], [task("step", ", args={weight=0.0}")]
     shipped, function, step, weighted = (metrics(trained(ONE_EPOCH, *each)) for each in tasks)
     assert shipped["loss"] == function["loss"] == step["loss"] > weighted["loss"] == 0
@@ -213,14 +249,20 @@ def test_a_function_or_a_step_alone_is_a_task(trained: Trained) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ('model={use="builtins:dict"}', "model must be a torch.nn.modules.module.Module, and this makes a dict"),
+        (
+            'model={use="builtins:dict"}',
+            "model must be a torch.nn.modules.module.Module, and this makes a dict",
+        ),
         ('optimizer={use="builtins:dict"}', "optimizer must be a torch.optim.optimizer.Optimizer"),
         ('optimizer={use="torch.optim:LBFGS"}', "the step of LBFGS needs a closure"),
         ('task={use="builtins:dict"}', "a task needs a method step(run, batch); dict has none"),
         (task("Misspelt"), 'has a method evalute; did you mean "evaluate"?'),
         (task("HalfAState"), "the task HalfAState defines state_dict() and no load_state_dict()"),
         (task("OneArgument"), "the task's step must take the run and the batch: step(run, batch)"),
-        (task("step", ", args={wieght=2.0}"), 'task takes no argument "wieght"; did you mean "weight"?'),
+        (
+            task("step", ", args={wieght=2.0}"),
+            'task takes no argument "wieght"; did you mean "weight"?',
+        ),
     ],
 )
 def test_what_is_made_must_be_what_it_is_for(trained: Trained, override: str, message: str) -> None:

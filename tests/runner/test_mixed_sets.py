@@ -1,4 +1,6 @@
-"""Several training sets, mixed: which batches come, how a run is resumed, what is logged, and what is refused."""
+"""Several training sets, mixed: which batches come, how a run is resumed, what is logged,
+and what is refused.
+"""
 
 import inspect
 import signal
@@ -15,7 +17,18 @@ from torch.utils.data import DataLoader
 from hookflow.cli.resume import PipelineChanges
 from hookflow.cli.run import make_fork
 from hookflow.runner.data.mixed import MixOrder, RandomOrder, TogetherOrder, TurnOrder
-from tests.conftest import NewRun, Train, Trained, circle, hookflow_here, messages, reason, records, strikes, wait_for
+from tests.conftest import (
+    NewRun,
+    Train,
+    Trained,
+    circle,
+    hookflow_here,
+    messages,
+    reason,
+    records,
+    strikes,
+    wait_for,
+)
 from tests.runner.mixed_parts import BATCH, SIZES, AnswersInSetB, Net, Notes, examples
 from tests.runner.same import assert_same, assert_same_end, final_state, logged, rest_of
 from tests.support.processes import Training
@@ -24,7 +37,9 @@ PARTS = "tests.runner.mixed_parts"
 IN_TURNS = "mix = { a = 3, b = 1 }"
 AT_RANDOM = 'mix = { a = 3, b = 1 }\nmix_order = "random"'
 TOGETHER = 'mix_order = "together"'
-EVERY_4 = 'hooks.checkpoint={use="checkpoint", points=[{at="after_train_iter", every=4}], args={keep=9}}'
+EVERY_4 = (
+    'hooks.checkpoint={use="checkpoint", points=[{at="after_train_iter", every=4}], args={keep=9}}'
+)
 
 Losses = Callable[[Net, dict[str, list[Tensor]]], Tensor]
 Write = Callable[..., Path]
@@ -35,10 +50,17 @@ def write(tmp_path: Path) -> Write:
     """Write a pipeline of two training sets, and return its file."""
 
     def write_pipeline(
-        mix: str = IN_TURNS, *, kind: str = "examples", loader: str = "shuffle = false", task: str = "step"
+        mix: str = IN_TURNS,
+        *,
+        kind: str = "examples",
+        loader: str = "shuffle = false",
+        task: str = "step",
     ) -> Path:
         made = f"loader = {{ batch_size = {BATCH}, {loader} }}" if loader else ""
-        sets = [f'[data.train.{name}]\nuse = "{PARTS}:{kind}"\nargs = {{ name = "{name}" }}\n{made}' for name in SIZES]
+        sets = [
+            f'[data.train.{name}]\nuse = "{PARTS}:{kind}"\nargs = {{ name = "{name}" }}\n{made}'
+            for name in SIZES
+        ]
         lines = [
             '[run]\nname = "mixed"\ndevice = "cpu"\nmax_epochs = 2',
             f'[model]\nuse = "{PARTS}:Net"',
@@ -65,13 +87,17 @@ def sets_seen(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
 
 def batches_of(name: str) -> Iterator[list[Tensor]]:
-    """Yield the batches of a set in the order of its examples, again and again, by PyTorch's own loader."""
+    """Yield the batches of a set in the order of its examples, again and again,
+    by PyTorch's own loader.
+    """
     while True:
         yield from DataLoader(examples(name), batch_size=BATCH)
 
 
 def plain_loop(steps: Sequence[tuple[str, ...]], losses: Losses) -> dict[str, Tensor]:
-    """Return the weights after a loop of plain PyTorch, whose steps have a batch of each of these sets."""
+    """Return the weights after a loop of plain PyTorch,
+    whose steps have a batch of each of these sets.
+    """
     torch.manual_seed(0)
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -159,11 +185,15 @@ class TestTraining:
         assert sets_seen == [None] * 14
         assert_same(final_state(run_dir)["model"], plain_loop([("a", "b")] * 14, loss_of_all))
 
-    def test_together_by_a_task_that_has_steps_for_single_sets_too(self, write: Write, trained: Trained) -> None:
+    def test_together_by_a_task_that_has_steps_for_single_sets_too(
+        self, write: Write, trained: Trained
+    ) -> None:
         run_dir = trained(pipeline=write(f'{TOGETHER}\nmix_epoch = "longest"', task="StepsOfBoth"))
         assert_same(final_state(run_dir)["model"], plain_loop([("a", "b")] * 14, loss_of_all))
 
-    def test_a_step_for_each_set(self, write: Write, trained: Trained, sets_seen: list[str | None]) -> None:
+    def test_a_step_for_each_set(
+        self, write: Write, trained: Trained, sets_seen: list[str | None]
+    ) -> None:
         run_dir = trained(pipeline=write("", task="StepsBySet"))
         assert sets_seen == [*"ababababababab"[:13]] * 2
         assert_same(final_state(run_dir)["model"], plain_loop([*sets_seen], loss_by_set))
@@ -171,7 +201,9 @@ class TestTraining:
     def test_an_epoch_of_so_many_steps_goes_on_in_each_set(
         self, write: Write, trained: Trained, sets_seen: list[str | None]
     ) -> None:
-        """Five steps of an epoch have three batches of a; the next epoch begins with the fourth of them."""
+        """Five steps of an epoch have three batches of a;
+        the next epoch begins with the fourth of them.
+        """
         run_dir = trained(pipeline=write("mix_epoch = 5"))
         assert sets_seen == [*"ababa", *"ababa"]
         assert_same(final_state(run_dir)["model"], plain_loop([*sets_seen], loss_of_one))
@@ -185,9 +217,13 @@ class TestTraining:
         trained("run.overfit=3", pipeline=write("", task="StepsBySet"))
         assert sets_seen == [*"aba", *"aba"]
 
-    def test_accumulated_over_sets(self, write: Write, trained: Trained, sets_seen: list[str | None]) -> None:
+    def test_accumulated_over_sets(
+        self, write: Write, trained: Trained, sets_seen: list[str | None]
+    ) -> None:
         run_dir = trained(
-            "run.accumulate=2", "run.max_epochs=1", pipeline=write("mix = { a = 3, b = 1 }\nmix_epoch = 8")
+            "run.accumulate=2",
+            "run.max_epochs=1",
+            pipeline=write("mix = { a = 3, b = 1 }\nmix_epoch = 8"),
         )
         assert sets_seen == ["a", None, "a", None]
         assert [*logged(run_dir, "loss")] == [1, 2, 3, 4]
@@ -199,7 +235,9 @@ class TestTraining:
         self, write: Write, trained: Trained, sets_seen: list[str | None], loader: str
     ) -> None:
         """`precise_bn` goes through the next epoch before each validation."""
-        validation = f'data.val={{use="{PARTS}:examples", args={{name="a"}}, loader={{batch_size=4}}}}'
+        validation = (
+            f'data.val={{use="{PARTS}:examples", args={{name="a"}}, loader={{batch_size=4}}}}'
+        )
         overrides = [f'model.use="{PARTS}:Normed"', validation]
         file = write(f"{AT_RANDOM}\nmix_epoch = 5", kind="Drawing", loader=loader)
         alone = trained(*overrides, pipeline=file)
@@ -208,11 +246,15 @@ class TestTraining:
         watched = trained(*overrides, 'hooks.precise={use="precise_bn"}', pipeline=file)
         assert sets_seen == seen_alone
         for name in ("layer.weight", "norm.weight"):
-            assert torch.equal(final_state(watched)["model"][name], final_state(alone)["model"][name])
+            assert torch.equal(
+                final_state(watched)["model"][name], final_state(alone)["model"][name]
+            )
 
 
 def test_numbers_are_logged_by_set(write: Write, trained: Trained) -> None:
-    """An epoch of one step each: the set of b is in the second iteration, and its mean in that of the epoch."""
+    """An epoch of one step each: the set of b is in the second iteration,
+    and its mean in that of the epoch.
+    """
     run_dir = trained('hooks.log.args={mean="epoch"}', pipeline=write("mix_epoch = 4"))
     both = logged(run_dir, "loss")
     of_a, of_b = logged(run_dir, "a/loss"), logged(run_dir, "b/loss")
@@ -225,7 +267,9 @@ def test_numbers_are_logged_by_set(write: Write, trained: Trained) -> None:
 
 
 class TestResume:
-    """A run that is ended in the middle of an epoch, and resumed, ends with the same bits as one that was not."""
+    """A run that is ended in the middle of an epoch, and resumed,
+    ends with the same bits as one that was not.
+    """
 
     @pytest.mark.parametrize(
         ("mix", "task"),
@@ -244,11 +288,15 @@ class TestResume:
         [
             pytest.param("Drawing", "workers = 1", id="workers"),
             pytest.param("Stream", "batches = 5", id="streams"),
-            pytest.param("examples", 'sampler = "tests.runner.mixed_parts:Draws"', id="samplers with a state"),
+            pytest.param(
+                "examples", 'sampler = "tests.runner.mixed_parts:Draws"', id="samplers with a state"
+            ),
             pytest.param("loader", "", id="loaders of PyTorch"),
         ],
     )
-    def test_with_each_kind_of_set(self, write: Write, resumes_alike: NewRun, kind: str, loader: str) -> None:
+    def test_with_each_kind_of_set(
+        self, write: Write, resumes_alike: NewRun, kind: str, loader: str
+    ) -> None:
         file = write(AT_RANDOM, kind=kind, loader=loader)
         resumes_alike("model.args={dropout=0.2}", point="after_train_iter", at=15, pipeline=file)
 
@@ -283,18 +331,26 @@ class TestMistakes:
 
     def test_a_mix_is_of_several_sets(self, trained: Trained, tmp_path: Path) -> None:
         file = tmp_path / "one.toml"
-        file.write_text(circle("max_iters = 1").replace("[data.train]", '[data]\nmix_epoch = "longest"\n[data.train]'))
+        file.write_text(
+            circle("max_iters = 1").replace(
+                "[data.train]", '[data]\nmix_epoch = "longest"\n[data.train]'
+            )
+        )
         done = hookflow_here("check", file.name, cwd=tmp_path, code=2)
         assert "one.toml:9:" in done.stderr
         assert "[data.train.NAME]" in done.stderr
 
-    def test_a_step_that_is_misspelt(self, write: Write, new_run: NewRun, train_here: Train) -> None:
+    def test_a_step_that_is_misspelt(
+        self, write: Write, new_run: NewRun, train_here: Train
+    ) -> None:
         run_dir = new_run(pipeline=write("", task="Misspelt"))
         assert train_here(run_dir) == 2
         assert "step_bb" in reason(run_dir)
         assert 'did you mean "step_b"?' in reason(run_dir)
 
-    def test_a_wrong_answer_names_the_step_of_its_set(self, write: Write, new_run: NewRun, train_here: Train) -> None:
+    def test_a_wrong_answer_names_the_step_of_its_set(
+        self, write: Write, new_run: NewRun, train_here: Train
+    ) -> None:
         run_dir = new_run(pipeline=write("", task="AnswersInSetB"))
         assert train_here(run_dir) != 0
         line = inspect.getsourcelines(AnswersInSetB.step_b)[1]
@@ -308,7 +364,9 @@ class TestMistakes:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        run_dir = new_run(*strikes(tmp_path, signal.SIGTERM, ("after_train_iter", 5), times=2), pipeline=write(""))
+        run_dir = new_run(
+            *strikes(tmp_path, signal.SIGTERM, ("after_train_iter", 5), times=2), pipeline=write("")
+        )
         assert train_here(run_dir) == 143
         monkeypatch.setitem(SIZES, "b", 16)
         assert train_here(run_dir, resume=True) == 2
@@ -316,8 +374,12 @@ class TestMistakes:
         assert "data.train.b had 12 examples" in refused
         assert "mixed.toml:19:" in refused
 
-    def test_steps_for_sets_evaluate_nothing(self, write: Write, new_run: NewRun, train_here: Train) -> None:
-        validation = f'data.val={{use="{PARTS}:examples", args={{name="a"}}, loader={{batch_size=4}}}}'
+    def test_steps_for_sets_evaluate_nothing(
+        self, write: Write, new_run: NewRun, train_here: Train
+    ) -> None:
+        validation = (
+            f'data.val={{use="{PARTS}:examples", args={{name="a"}}, loader={{batch_size=4}}}}'
+        )
         run_dir = new_run(validation, pipeline=write("", task="StepsBySet"))
         assert train_here(run_dir) == 2
         assert "evaluate" in reason(run_dir)
@@ -329,9 +391,20 @@ class TestCommands:
         printed = hookflow_here("check", file.name, cwd=tmp_path, code=0).stdout
         assert "a 3, b 1, in turns; an epoch has 500 steps" in printed
 
-    def test_one_of_the_sets_is_predicted(self, write: Write, trained: Trained, tmp_path: Path) -> None:
+    def test_one_of_the_sets_is_predicted(
+        self, write: Write, trained: Trained, tmp_path: Path
+    ) -> None:
         run_dir = trained("run.max_epochs=1", pipeline=write("", task="Predicts"))
-        hookflow_here("predict", str(run_dir.path), "--split", "train.b", "--out", "b.npz", cwd=tmp_path, code=0)
+        hookflow_here(
+            "predict",
+            str(run_dir.path),
+            "--split",
+            "train.b",
+            "--out",
+            "b.npz",
+            cwd=tmp_path,
+            code=0,
+        )
         assert len(np.load(tmp_path / "b.npz")["logits"]) == SIZES["b"]
 
 
@@ -344,13 +417,21 @@ class TestFork:
         ],
     )
     def test_each_set_goes_on_in_another_mix(
-        self, write: Write, trained: Trained, train_here: Train, sets_seen: list[str | None], kind: str, loader: str
+        self,
+        write: Write,
+        trained: Trained,
+        train_here: Train,
+        sets_seen: list[str | None],
+        kind: str,
+        loader: str,
     ) -> None:
         """Six batches of a and two of b are done, whichever the mix would have had by then."""
         parent = trained(EVERY_4, pipeline=write(IN_TURNS, kind=kind, loader=loader))
         begin = sets_seen[:8]
         sets_seen.clear()
-        child = make_fork(f"{parent.path}:it00000008", None, PipelineChanges(("data.mix={a=1, b=1}",)))
+        child = make_fork(
+            f"{parent.path}:it00000008", None, PipelineChanges(("data.mix={a=1, b=1}",))
+        )
         assert train_here(child) == 0, reason(child)
         assert begin == [*"aaabaaab"]
         assert sets_seen[:4] == [*"abab"]
@@ -360,30 +441,41 @@ class TestFork:
         self, write: Write, trained: Trained, train_here: Train, sets_seen: list[str | None]
     ) -> None:
         parent = trained(EVERY_4, pipeline=write(IN_TURNS))
-        child = make_fork(f"{parent.path}:it00000008", None, PipelineChanges(('data.train.b.args={name="a"}',)))
+        child = make_fork(
+            f"{parent.path}:it00000008", None, PipelineChanges(('data.train.b.args={name="a"}',))
+        )
         assert train_here(child) == 0, reason(child)
         assert any("data.train.b is another" in text for text in messages(child, "warn"))
 
 
 HANG_IN_A = {
     "a dataset": (
-        '{{use="./data_loaders.py:HangsInEpoch2", args={{mark="{mark}"}}, loader={{batch_size=8, workers=1}}}}'
+        '{{use="./data_loaders.py:HangsInEpoch2", args={{mark="{mark}"}}, loader={{batch_size=8,'
+        " workers=1}}}}"
     ),
-    "a loader with a sampler with a state": '{{use="./data_loaders.py:rotating", args={{mark="{mark}"}}}}',
+    "a loader with a sampler with a state": (
+        '{{use="./data_loaders.py:rotating", args={{mark="{mark}"}}}}'
+    ),
     "a loader that shuffles": '{{use="./data_loaders.py:shuffling", args={{mark="{mark}"}}}}',
 }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("of_a", HANG_IN_A.values(), ids=HANG_IN_A)
-def test_where_a_worker_of_one_set_hangs_no_batch_is_lost(new_run: NewRun, tmp_path: Path, of_a: str) -> None:
+def test_where_a_worker_of_one_set_hangs_no_batch_is_lost(
+    new_run: NewRun, tmp_path: Path, of_a: str
+) -> None:
     """It hangs at the sixth batch of a, in the middle of the second epoch of the mix."""
     mark, unhung = tmp_path / "hangs", tmp_path / "is there"
     unhung.touch()
 
     def overrides(file: Path) -> list[str]:
         of_b = '{use="./data_loaders.py:Clouds", loader={batch_size=8}}'
-        return [f"data.train={{a={of_a.format(mark=file)}, b={of_b}}}", "data.mix_epoch=7", "run.sanity=false"]
+        return [
+            f"data.train={{a={of_a.format(mark=file)}, b={of_b}}}",
+            "data.mix_epoch=7",
+            "run.sanity=false",
+        ]
 
     whole = new_run(*overrides(unhung))
     assert Training(whole).wait() == 0, reason(whole)

@@ -44,7 +44,9 @@ def test_globs_and_classes_pick_modules(trained: Trained, tmp_path: Path) -> Non
     hooks = [notes(tmp_path, f"p{k}", modules=globs) for k, globs in enumerate(PICKED)]
     trained(*hooks, swap=SWAP)
     lines = [line.split() for line in noted(tmp_path)]
-    picked = {globs: [name for who, name, *_ in lines if who == f"p{k}"] for k, globs in enumerate(PICKED)}
+    picked = {
+        globs: [name for who, name, *_ in lines if who == f"p{k}"] for k, globs in enumerate(PICKED)
+    }
     assert picked == PICKED
 
 
@@ -52,13 +54,22 @@ NO_MATCH = {
     "hed": 'no module of the network matches "hed"\n    did you mean "head"?',
     "layer*": 'no module of the network matches "layer*"\n    there are body, body.0,',
     "type:Liner": 'no module of the network is a "Liner"\n    did you mean "Linear"?',
-    "type:Conv3d": 'no module of the network is a "Conv3d"\n    there are Net, Sequential, Linear, BatchNorm1d, GELU',
-    "type:torch.nn:Linear": 'no module of the network is a "torch.nn:Linear"\n    did you mean "Linear"?',
+    "type:Conv3d": (
+        'no module of the network is a "Conv3d"\n    there are Net, Sequential, Linear,'
+        " BatchNorm1d, GELU"
+    ),
+    "type:torch.nn:Linear": (
+        'no module of the network is a "torch.nn:Linear"\n    did you mean "Linear"?'
+    ),
 }
 
 
-def test_all_that_picks_nothing_is_told_at_once_with_the_nearest(trained: Trained, tmp_path: Path) -> None:
-    hooks = [notes(tmp_path, f"p{k}", modules=f'["head", "{glob}"]') for k, glob in enumerate(NO_MATCH)]
+def test_all_that_picks_nothing_is_told_at_once_with_the_nearest(
+    trained: Trained, tmp_path: Path
+) -> None:
+    hooks = [
+        notes(tmp_path, f"p{k}", modules=f'["head", "{glob}"]') for k, glob in enumerate(NO_MATCH)
+    ]
     text = reason(trained(*hooks, "optimizer.groups=[{match='bodi*'}]", code=2))
     for k, told in enumerate(NO_MATCH.values()):
         assert f"--set hooks.p{k}" in text and told in text
@@ -76,7 +87,9 @@ OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
 def test_they_fire_in_the_stages_that_are_named(trained: Trained, tmp_path: Path) -> None:
     """Before the training there is the sanity check, in which none fires."""
     stages = {"one": ["train"], "two": ["val"], "three": ["val", "test"]}
-    hooks = [notes(tmp_path, who, modules='["head"]', stages=named) for who, named in stages.items()]
+    hooks = [
+        notes(tmp_path, who, modules='["head"]', stages=named) for who, named in stages.items()
+    ]
     trained(*hooks, "run.test=true", "run.val_every=3", swap=ITERS)
     first, second = ([f"{k} train" for k in range(begin, begin + 3)] for begin in (0, 3))
     in_order = [*first, *["3 val"] * 2, *second, *["6 val"] * 2, *["6 test"] * 2]
@@ -86,7 +99,9 @@ def test_they_fire_in_the_stages_that_are_named(trained: Trained, tmp_path: Path
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_a_checkpoint_is_evaluated_with_those_of_its_stage(trained: Trained, tmp_path: Path, split: str) -> None:
+def test_a_checkpoint_is_evaluated_with_those_of_its_stage(
+    trained: Trained, tmp_path: Path, split: str
+) -> None:
     hooks = (
         notes(tmp_path, "a", modules='["head"]', stages='["val"]'),
         notes(tmp_path, "b", modules='["head"]', stages='["test"]'),
@@ -102,8 +117,13 @@ def test_a_checkpoint_is_evaluated_with_those_of_its_stage(trained: Trained, tmp
 
 
 def test_an_idle_one_is_not_registered(trained: Trained, tmp_path: Path) -> None:
-    model = f'hooks.model={{use="./module_hooks.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
-    more = notes(tmp_path, modules='["head", "body"]', every=3), notes(tmp_path, "late", modules='["head"]', from_=4)
+    model = (
+        f'hooks.model={{use="./module_hooks.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
+    )
+    more = (
+        notes(tmp_path, modules='["head", "body"]', every=3),
+        notes(tmp_path, "late", modules='["head"]', from_=4),
+    )
     val = notes(tmp_path, "val", modules='["head"]', stages='["val"]')
     trained(model, *more, val, "run.val_every=6", swap=ITERS)
     held = ["1: body=1 head=1", "2:", "3:", "4: body=1 head=1", "5: head=1", "6: head=1"]
@@ -135,7 +155,9 @@ def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: boo
     for k in range(6):
         ours = [name for name, when in due.items() if k in when]
         expected += [f"{k} {name}" for name in ("by hand, prepended", *ours, "by hand")]
-    assert [line for line in messages(run_dir) if line[:2].strip().isdigit()][: len(expected)] == expected
+    assert [line for line in messages(run_dir) if line[:2].strip().isdigit()][
+        : len(expected)
+    ] == expected
 
 
 @pytest.mark.parametrize("trigger", ['when="iter > 1"', "every=4, from=1"])
@@ -149,17 +171,26 @@ def test_a_resumed_run_fires_as_another_does(resumes_alike: NewRun, trigger: str
 # Handles.
 
 
-def test_one_that_takes_itself_off_is_called_once_for_each_module(trained: Trained, tmp_path: Path) -> None:
-    model = f'hooks.model={{use="./module_hooks.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
+def test_one_that_takes_itself_off_is_called_once_for_each_module(
+    trained: Trained, tmp_path: Path
+) -> None:
+    model = (
+        f'hooks.model={{use="./module_hooks.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
+    )
     once = notes(tmp_path, use="Once", modules='["body.0", "head"]')
     trained(once, notes(tmp_path, "stays", modules='["head"]'), model, "run.max_epochs=1")
-    assert [line for line in noted(tmp_path) if "probe" in line] == ["probe body.0 0 train", "probe head 0 train"]
+    assert [line for line in noted(tmp_path) if "probe" in line] == [
+        "probe body.0 0 train",
+        "probe head 0 train",
+    ]
     assert len(noted(tmp_path)) == 2 + 5
     assert (tmp_path / "held").read_text().splitlines() == [f"{k}: head=1" for k in range(1, 6)]
 
 
 @pytest.mark.parametrize("use", ["Once", "Notes"])
-def test_a_resumed_run_remembers_removed_hooks(trained: Trained, train_here: Train, tmp_path: Path, use: str) -> None:
+def test_a_resumed_run_remembers_removed_hooks(
+    trained: Trained, train_here: Train, tmp_path: Path, use: str
+) -> None:
     removes = 'hooks.removes={use="./module_hooks.py:Removes", args={hook="probe", at=2}}'
     hook = notes(tmp_path, use=use, modules='["body.0", "head"]', from_=1)
     struck = strikes(tmp_path, 15, ("after_train_iter", 3))
@@ -169,7 +200,9 @@ def test_a_resumed_run_remembers_removed_hooks(trained: Trained, train_here: Tra
     assert any(line.startswith('the hook "probe" remains removed') for line in messages(run_dir))
 
 
-def test_a_run_that_never_began_has_no_hook(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_never_began_has_no_hook(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registered = []
 
     def fails(parts: RunComponents, *_: object) -> None:
@@ -200,12 +233,16 @@ NO_HANDLE = "run.handle is for a hook inside the network, while it is called"
         (OUTSIDE % "before_run", NO_HANDLE, 'another hook writes run.handles["probe"]'),
     ],
 )
-def test_a_handle_that_is_not_there(trained: Trained, tmp_path: Path, override: str, message: str, hint: str) -> None:
+def test_a_handle_that_is_not_there(
+    trained: Trained, tmp_path: Path, override: str, message: str, hint: str
+) -> None:
     (error,) = records(trained(notes(tmp_path, modules='["head"]'), override, code=2), "error")
     assert f"{message}\n    {hint}" in str(error["text"])
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Full backward hook is firing when gradients are computed:UserWarning"
+)
 
 PIPELINE = """
 run = { name = "modules", default_hooks = false, max_epochs = 2, threads = 1, device = "cpu" }
@@ -244,7 +281,9 @@ Same = Callable[..., int]
 
 
 def by_hand(hooks: list[Declared], fails: int, kind: str) -> Seen:
-    """Train with the hooks registered in this order; of those that are prepended, the last comes first then."""
+    """Train with the hooks registered in this order; of those that are prepended,
+    the last comes first then.
+    """
     pytorch_hooks.NOTES.clear()
     net = pytorch_hooks.Net(fails, kind)
     for hook in hooks:
@@ -266,11 +305,15 @@ def by_hand(hooks: list[Declared], fails: int, kind: str) -> Seen:
 
 @pytest.fixture
 def same(new_run: NewRun, train_here: Train) -> Same:
-    """Assert that hooks of a pipeline make the same calls and weights as by hand; return the exit code of the run."""
+    """Assert that hooks of a pipeline make the same calls and weights as by hand;
+    return the exit code of the run.
+    """
 
     def run(hooks: list[Declared], fails: int = 0, kind: str = "ValueError") -> int:
         text = PIPELINE.replace("FAILS", str(fails)).replace("KIND", kind)
-        run_dir = new_run(swap=(TOY.read_text(), text + "".join(h.table(f"hook{k}") for k, h in enumerate(hooks))))
+        run_dir = new_run(
+            swap=(TOY.read_text(), text + "".join(h.table(f"hook{k}") for k, h in enumerate(hooks)))
+        )
         pytorch_hooks.NOTES.clear()
         code = train_here(run_dir)
         ours, weights = [*pytorch_hooks.NOTES], pytorch_hooks.NETS[-1].state_dict()
@@ -297,10 +340,15 @@ EVERYTHING = [
 ]
 
 
-def test_every_kind_is_called_and_replaces_as_by_hand_with_arguments_of_any_names(same: Same) -> None:
+def test_every_kind_is_called_and_replaces_as_by_hand_with_arguments_of_any_names(
+    same: Same,
+) -> None:
     assert same(EVERYTHING) == 0
     terse = ("forward", "forward_pre", "full_backward")
-    hooks = [Declared(f"terse_{name}", name.removesuffix("_kwargs"), ("scaled", "block.1")) for name in terse]
+    hooks = [
+        Declared(f"terse_{name}", name.removesuffix("_kwargs"), ("scaled", "block.1"))
+        for name in terse
+    ]
     assert same([*hooks, *EVERYTHING]) == 0
 
 
@@ -308,7 +356,9 @@ def test_every_kind_is_called_and_replaces_as_by_hand_with_arguments_of_any_name
 def test_any_order_with_some_prepended_is_as_by_hand(seed: int, same: Same) -> None:
     draw = random.Random(seed)
     hooks = [
-        hook._replace(modules=tuple(draw.sample(hook.modules, 1 + draw.randrange(len(hook.modules)))))
+        hook._replace(
+            modules=tuple(draw.sample(hook.modules, 1 + draw.randrange(len(hook.modules))))
+        )
         for hook in draw.sample(EVERYTHING, 7)
     ]
     assert same([hook._replace(prepend=draw.random() < 0.4) for hook in hooks]) == 0
@@ -323,7 +373,9 @@ ALWAYS = [
 
 
 @pytest.mark.parametrize(("kind", "code"), [("ValueError", 1), ("KeyboardInterrupt", 130)])
-def test_always_call_is_called_after_an_exception_as_by_hand(kind: str, code: int, same: Same) -> None:
+def test_always_call_is_called_after_an_exception_as_by_hand(
+    kind: str, code: int, same: Same
+) -> None:
     # without an output forward_replaces raises, which PyTorch turns into a warning
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

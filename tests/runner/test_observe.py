@@ -35,7 +35,9 @@ NOTHING = Slots()
 def observed(
     hooks: Mapping[str, Any], file: Path = TOY, data: Mapping[str, Any] | None = None, **run: Any
 ) -> tuple[Plan, ObservationResult]:
-    """Observe a pipeline with these hooks and no others, and with other tables of `data`, if given."""
+    """Observe a pipeline with these hooks and no others,
+    and with other tables of `data`, if given.
+    """
     tables: dict[str, Any] = tomli.loads(file.read_text())
     tables["data"] |= data or {}
     tables["run"] |= {"default_hooks": False, "threads": 1, **run}
@@ -48,7 +50,9 @@ def observed(
 
 
 def by_method(seen: Iterable[ObservedBinding]) -> dict[Method, Slots]:
-    """Return what each method was seen to touch, at all of its points and in both halves of an `around`."""
+    """Return what each method was seen to touch,
+    at all of its points and in both halves of an `around`.
+    """
     result: dict[Method, Slots] = {}
     for one in seen:
         method = one.binding.hook, one.binding.method
@@ -85,23 +89,34 @@ TOUCHES = {
 @pytest.fixture(scope="module")
 def all_at_once() -> tuple[Plan, ObservationResult]:
     return observed(
-        {name: {"use": f"./undeclared_hooks.py:{name}", "points": [at]} for name, (at, _) in TOUCHES.items()}
+        {
+            name: {"use": f"./undeclared_hooks.py:{name}", "points": [at]}
+            for name, (at, _) in TOUCHES.items()
+        }
     )
 
 
 @pytest.mark.parametrize("name", TOUCHES)
-def test_what_a_hook_touches_is_seen_and_nothing_else(all_at_once: tuple[Plan, ObservationResult], name: str) -> None:
+def test_what_a_hook_touches_is_seen_and_nothing_else(
+    all_at_once: tuple[Plan, ObservationResult], name: str
+) -> None:
     plan, result = all_at_once
     assert not [one for one in result.silent if one.hook == name]
     assert by_method(result.seen)[name, ""] == TOUCHES[name][1]
     alone = name in ("looks_at_shapes", "logs")
-    assert missing(plan, result.seen).get((name, ""), NOTHING) == (NOTHING if alone else TOUCHES[name][1])
+    assert missing(plan, result.seen).get((name, ""), NOTHING) == (
+        NOTHING if alone else TOUCHES[name][1]
+    )
 
 
 def test_hooks_that_fire_within_a_hook_are_seen_on_their_own() -> None:
     hooks = {
         "outer": {"use": "./undeclared_hooks.py:trains_again", "points": ["before_train_epoch"]},
-        "inner": {"use": "./undeclared_hooks.py:draws_in_forward", "points": ["forward"], "modules": ["head"]},
+        "inner": {
+            "use": "./undeclared_hooks.py:draws_in_forward",
+            "points": ["forward"],
+            "modules": ["head"],
+        },
         "listens": {"use": "./undeclared_hooks.py:writes_when_logged", "points": ["on_log"]},
         "logs": {"use": "./undeclared_hooks.py:logs", "points": ["after_train_iter"]},
     }
@@ -114,7 +129,10 @@ def test_hooks_that_fire_within_a_hook_are_seen_on_their_own() -> None:
 
 def test_hooks_that_monitor_a_metric_of_a_set_declare_all_that_they_touch() -> None:
     folder = TOY.parent
-    sets = {name: {"use": f"{folder}/toy.py:Points", "args": {"split": 1, "examples": 8}} for name in ("clean", "ood")}
+    sets = {
+        name: {"use": f"{folder}/toy.py:Points", "args": {"split": 1, "examples": 8}}
+        for name in ("clean", "ood")
+    }
     hooks = {
         "stop": {"use": "early_stop", "args": {"monitor": "clean/loss"}},
         "checkpoint": {"use": "checkpoint", "args": {"monitor": "clean/loss"}},
@@ -134,22 +152,32 @@ def test_the_state_of_hooks_matters_once_another_touches_it() -> None:
     lacking = missing(plan, result.seen)
     assert lacking["teacher", "after_train_iter"] == Slots(("hook.plateau",), ("hook.plateau",))
     assert lacking["plateau", "after_val"].writes == ("hook.plateau", "lr")
-    assert not any(slot.startswith("hook.alone") for slots in lacking.values() for slot in slots.writes)
+    assert not any(
+        slot.startswith("hook.alone") for slots in lacking.values() for slot in slots.writes
+    )
 
 
 def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
     hooks = {
-        "draws": {"use": "./undeclared_hooks.py:draws_torch", "points": ["after_val"], "writes": ["rng", "model"]},
+        "draws": {
+            "use": "./undeclared_hooks.py:draws_torch",
+            "points": ["after_val"],
+            "writes": ["rng", "model"],
+        },
         "logs": {"use": "./undeclared_hooks.py:logs", "points": ["after_test"], "reads": ["grads"]},
     }
     plan, result = observed(hooks)
     assert not missing(plan, result.seen)
-    assert find_unseen_slots(result.seen) == {"draws": Slots(writes=("model",))}, "logs has not fired"
+    assert find_unseen_slots(result.seen) == {"draws": Slots(writes=("model",))}, (
+        "logs has not fired"
+    )
     assert [(one.hook, one.why) for one in result.silent] == [("logs", "run.test is off")]
 
 
 def test_several_models_have_slots_of_their_own_and_any_length_is_observed() -> None:
-    hooks = {"mine": {"use": "./undeclared_hooks.py:halves_generator", "points": ["after_train_iter"]}}
+    hooks = {
+        "mine": {"use": "./undeclared_hooks.py:halves_generator", "points": ["after_train_iter"]}
+    }
     _, result = observed(hooks, TOY.with_name("gan.toml"))
     slots = ("lr.generator", "model.generator")
     assert by_method(result.seen)["mine", ""] == Slots(slots, slots)
@@ -161,11 +189,17 @@ def test_several_models_have_slots_of_their_own_and_any_length_is_observed() -> 
 def test_what_a_hook_raises_ends_nothing_and_stops_are_not_obeyed() -> None:
     hooks = {
         "fails": {"use": "./undeclared_hooks.py:fails", "points": ["after_train_iter"]},
-        "stops": {"use": "./undeclared_hooks.py:stops", "points": ["after_train_iter"], "writes": ["control"]},
+        "stops": {
+            "use": "./undeclared_hooks.py:stops",
+            "points": ["after_train_iter"],
+            "writes": ["control"],
+        },
     }
     _, result = observed(hooks)
     assert result.iters == 4
-    assert [(one.hook, one.why) for one in result.silent] == [("fails", "raised RuntimeError: on purpose")]
+    assert [(one.hook, one.why) for one in result.silent] == [
+        ("fails", "raised RuntimeError: on purpose")
+    ]
 
 
 def test_a_run_that_is_observed_ends_with_the_bits_of_one_that_is_not() -> None:
@@ -244,7 +278,9 @@ def test_what_differs_has_another_fingerprint_and_a_copy_has_the_same(name: str)
 def test_an_object_that_holds_itself_ends_and_functions_and_threads_have_none() -> None:
     model, holder = nn.Linear(2, 2), Holds(None)
     holder.value = [holder, model, 3]
-    assert {("value", "1", "weight"), ("value", "1", "bias"), ("value", "2")} < prints(holder).keys()
+    assert {("value", "1", "weight"), ("value", "1", "bias"), ("value", "2")} < prints(
+        holder
+    ).keys()
     assert dict(TensorFingerprints([model]).of(holder)).keys() == {("value", "2")}
     assert not prints(Holds(print)) | prints(Holds(lambda: 1))
 
@@ -283,7 +319,10 @@ WRITES: dict[str, tuple[Operation, set[str]]] = {
     "update": (lambda d: d.update({"a": 9}, z=8), {"a", "z"}),
     "update by pairs": (lambda d: d.update([("a", 9)]), {"a"}),
     "joined in place": (lambda d: d.__ior__({"a": 9, "z": 8}), {"a", "z"}),
-    "setdefault": (lambda d: (d.setdefault("a", 9), d.setdefault("z", 8), d.setdefault("y")), {"z", "y"}),
+    "setdefault": (
+        lambda d: (d.setdefault("a", 9), d.setdefault("z", 8), d.setdefault("y")),
+        {"z", "y"},
+    ),
     "pop": (lambda d: (d.pop("a"), d.pop("z", 7), d.pop("z", None)), {"a"}),
     "pop what is not there": (lambda d: d.pop("z"), set()),
     "popitem": (lambda d: d.popitem(), {"c"}),
@@ -300,7 +339,9 @@ def done(operation: Operation, on: Any) -> Any:
         return type(error)
 
 
-def watched(content: Mapping[str, Any], original: Any = None) -> tuple[WatchedDict, dict[str, set[str | None]]]:
+def watched(
+    content: Mapping[str, Any], original: Any = None
+) -> tuple[WatchedDict, dict[str, set[str | None]]]:
     notes: dict[str, set[str | None]] = {"reads": set(), "writes": set()}
     return WatchedDict(content, lambda how, name: notes[how].add(name), original), notes
 

@@ -1,4 +1,6 @@
-"""Offloaded hooks: the training is the same to the bit, they see what they would have seen, and nothing is lost."""
+"""Offloaded hooks: the training is the same to the bit, they see what they would have seen,
+and nothing is lost.
+"""
 
 import os
 import socket
@@ -49,7 +51,9 @@ def test_a_hook_that_measures_its_own_thread_or_process_is_not_taken_from_it(
     override = f'hooks.{use}={{use="{use}", offload={offload}}}'
     if is_possible:
         hook = next(
-            each for each in compile_pipeline(parse(TOY.read_text(), TOY, [override])).hooks if each.name == use
+            each
+            for each in compile_pipeline(parse(TOY.read_text(), TOY, [override])).hooks
+            if each.name == use
         )
         assert bool(hook.queue) == (offload == "true")
         return
@@ -71,17 +75,28 @@ def test_the_training_is_the_same_to_the_bit_and_so_is_what_is_seen_and_checked(
         assert len(logged(beside, name)) == 15
     assert {*logged(here, "alone").values()} == {0.0}
     assert {*logged(beside, "alone").values()} == {1.0}
-    done = [figures for frame in records(beside, "frame") for figures in frame.get("beside", {}).values()]  # type: ignore[attr-defined]
+    done = [
+        figures
+        for frame in records(beside, "frame")
+        for figures in frame.get("beside", {}).values()
+    ]  # type: ignore[attr-defined]
     assert sum(count for count, *_ in done) == 2 * 15
     assert not any("beside" in frame for frame in records(here, "frame"))
-    hook = f'hooks.fails={{use="./offloaded_hooks.py:logs_no_text", points=["after_train_iter"], offload={offload}}}'
+    hook = (
+        'hooks.fails={use="./offloaded_hooks.py:logs_no_text", points=["after_train_iter"],'
+        f" offload={offload}}}"
+    )
     error, *_ = records(trained(hook, code=1), "error")
     assert 'run.log_text("sample", …) needs a string, not a int (3)' in str(error["traceback"])
 
 
 def test_the_training_goes_first(trained: Trained) -> None:
-    """Others are nicer; a thread lets go of Python soon, and has as many threads of torch as the training."""
-    shares = 'hooks.shares={use="./offloaded_hooks.py:shares", points=["after_train_iter"], offload=%s}'
+    """Others are nicer; a thread lets go of Python soon,
+    and has as many threads of torch as the training.
+    """
+    shares = (
+        'hooks.shares={use="./offloaded_hooks.py:shares", points=["after_train_iter"], offload=%s}'
+    )
     before, nice = sys.getswitchinterval(), float(os.nice(0))
     for offload, interval, niceness in (
         ("false", before, nice),
@@ -102,14 +117,25 @@ def test_a_checkpoint_waits_for_its_state(resumes_alike: Any) -> None:
 
 @pytest.mark.parametrize(
     ("offload", "on_error", "code"),
-    [("true", "raise", 1), ("true", "disable", 0), ("true", "ignore", 0), ('"process"', "ignore", 0)],
+    [
+        ("true", "raise", 1),
+        ("true", "disable", 0),
+        ("true", "ignore", 0),
+        ('"process"', "ignore", 0),
+    ],
 )
 def test_its_errors_come_home(trained: Trained, offload: str, on_error: str, code: int) -> None:
     hook = 'hooks.fails={use="./offloaded_hooks.py:Fails", offload=%s, on_error="%s"}'
     run_dir = trained(hook % (offload, on_error), code=code)
     error, *others = records(run_dir, "error")
-    assert len(others) == (12 if on_error == "ignore" else 0), "those that wait are dropped, unless the hook goes on"
-    assert (error["hook"], error["point"], error["action"]) == ("fails", "after_train_iter", on_error)
+    assert len(others) == (12 if on_error == "ignore" else 0), (
+        "those that wait are dropped, unless the hook goes on"
+    )
+    assert (error["hook"], error["point"], error["action"]) == (
+        "fails",
+        "after_train_iter",
+        on_error,
+    )
     assert error["it"] == 3
     assert "raised beside the training, in the firing of iteration 3" in str(error["traceback"])
     assert str(error["traceback"]).count(f"{error['type']}: {error['text']}") == 1
@@ -126,14 +152,22 @@ def test_its_errors_come_home(trained: Trained, offload: str, on_error: str, cod
         ("stop", 'the offloaded hook "asks" has no run.stop'),
     ],
 )
-def test_what_belongs_to_the_training_thread_is_refused(trained: Trained, attribute: str, message: str) -> None:
-    hook = f'hooks.asks={{use="./offloaded_hooks.py:Asks", args={{attribute="{attribute}"}}, offload=true}}'
+def test_what_belongs_to_the_training_thread_is_refused(
+    trained: Trained, attribute: str, message: str
+) -> None:
+    hook = (
+        f'hooks.asks={{use="./offloaded_hooks.py:Asks", args={{attribute="{attribute}"}},'
+        " offload=true}"
+    )
     assert message in reason(trained(hook, code=2))
 
 
 def test_who_comes_after_it_by_an_edge_waits_for_it(trained: Trained) -> None:
     slow = 'hooks.slow={use="./offloaded_hooks.py:Slow", offload=true}'
-    follows = 'hooks.follows={use="./offloaded_hooks.py:follows", points=["after_train_iter"], after=["slow"]}'
+    follows = (
+        'hooks.follows={use="./offloaded_hooks.py:follows", points=["after_train_iter"],'
+        ' after=["slow"]}'
+    )
     run_dir = trained(slow, follows)
     assert logged(run_dir, "slow_is_at") == {it: float(it) for it in range(1, 16)}
 
@@ -143,7 +177,11 @@ REFUSED = {
     "writes": ("clip", "hooks.clip.offload=true", "it writes grads at "),
     "saves": ("checkpoint", "hooks.checkpoint.offload=true", "it uses run."),
     "around": ("ema", "hooks.ema.offload=true", "it is half of an around at "),
-    "sums over ranks": ("sums", SUMS % "offload=true", "it uses run.sum (tests/support/offloaded_hooks.py:"),
+    "sums over ranks": (
+        "sums",
+        SUMS % "offload=true",
+        "it uses run.sum (tests/support/offloaded_hooks.py:",
+    ),
     "talks": (
         "t",
         'hooks.t={use="./offloaded_hooks.py:Talks", offload=true}',
@@ -154,10 +192,15 @@ REFUSED = {
         SUMS.replace("py:sums", "py:gathers") % "offload=true",
         f"{GATHERS} (tests/support/offloaded_hooks.py:",
     ),
-    "inside": ("i", 'hooks.i={use="activation_stats", modules=["*"], offload=true}', "in the middle of PyTorch's own"),
+    "inside": (
+        "i",
+        'hooks.i={use="activation_stats", modules=["*"], offload=true}',
+        "in the middle of PyTorch's own",
+    ),
     "read by a condition": (
         "watches",
-        WATCHES % (0, "offload=true") + '\nhooks.other={use="./offloaded_hooks.py:Slow", when="weights > 1"}',
+        WATCHES % (0, "offload=true")
+        + '\nhooks.other={use="./offloaded_hooks.py:Slow", when="weights > 1"}',
         '"other" reads scalars.weights at after_train_iter, which it writes',
     ),
 }
@@ -172,23 +215,32 @@ def test_what_cannot_be_offloaded_is_refused_with_the_reason(case: str) -> None:
 
 def test_auto_offloads_what_may_be_and_notes_what_stands_in_the_way() -> None:
     auto = [f'hooks.{name}.offload="auto"' for name in ("clip", "ema", "throughput")]
-    plan = compile_pipeline(parse(TOY.read_text(), TOY, [*auto, WATCHES % (0, 'offload="auto", when_full="drop"')]))
-    assert {hook.name: (hook.queue, hook.when_full) for hook in plan.hooks if hook.queue} == {"watches": (2, "drop")}
+    plan = compile_pipeline(
+        parse(TOY.read_text(), TOY, [*auto, WATCHES % (0, 'offload="auto", when_full="drop"')])
+    )
+    assert {hook.name: (hook.queue, hook.when_full) for hook in plan.hooks if hook.queue} == {
+        "watches": (2, "drop")
+    }
     notes = [note.message for note in plan.notes if "offload" in note.message]
     assert [note.split('"')[1] for note in notes] == ["clip", "ema", "throughput"]
     assert notes[2].endswith("it takes in the numbers of every iteration in the training thread")
-    assert notes[0].startswith('hook "clip" (offload = "auto") fires in the training thread: it writes grads')
+    assert notes[0].startswith(
+        'hook "clip" (offload = "auto") fires in the training thread: it writes grads'
+    )
 
 
 (BINDING,) = plan(node("h")).bindings
 
 
-def new_worker(hook: PlannedHook, say: Callable[[str, str], None] = lambda text, level: None) -> HookThread:
+def new_worker(
+    hook: PlannedHook, say: Callable[[str, str], None] = lambda text, level: None
+) -> HookThread:
     return HookThread(hook, None, lambda: None, say, keeps=())
 
 
 @pytest.mark.parametrize(
-    ("when_full", "fired", "dropped"), [("wait", [0, 1, 2, 3, 4], 0), ("drop", [0, 1], 3), ("coalesce", [0, 4], 3)]
+    ("when_full", "fired", "dropped"),
+    [("wait", [0, 1, 2, 3, 4], 0), ("drop", [0, 1], 3), ("coalesce", [0, 4], 3)],
 )
 def test_a_full_queue(when_full: WhenFull, fired: list[int], dropped: int) -> None:
     planned = PlannedHook("h", "h", {}, "normal", "", "", "raise", queue=1, when_full=when_full)
@@ -240,7 +292,11 @@ def test_a_hook_that_hangs_is_named_while_the_training_waits_for_it(
     worker.wait()
     assert len(said) >= 3
     for text in said:
-        assert 'the offloaded hook "hangs"' in text and "of iteration 7 " in text and "hooks.hangs.timeout" in text
+        assert (
+            'the offloaded hook "hangs"' in text
+            and "of iteration 7 " in text
+            and "hooks.hangs.timeout" in text
+        )
 
 
 def test_hooks_that_fire_at_one_point_share_a_copy_of_the_network() -> None:
@@ -270,11 +326,16 @@ def test_copies_have_no_graph_and_share_no_memory() -> None:
     assert taken["of"][1][2] is not offered["of"][1][2]  # type: ignore[index]
 
 
-HANGS = 'hooks.hangs={use="./offloaded_hooks.py:Hangs", args={mark="%s"}, offload=true, timeout="0.2s", on_error="%s"}'
+HANGS = (
+    'hooks.hangs={use="./offloaded_hooks.py:Hangs", args={mark="%s"}, offload=true, timeout="0.2s",'
+    ' on_error="%s"}'
+)
 
 
 @pytest.mark.parametrize(("on_error", "code"), [("raise", 1), ("disable", 0), ("ignore", 0)])
-def test_a_firing_that_takes_too_long_is_given_up(trained: Trained, tmp_path: Path, on_error: str, code: int) -> None:
+def test_a_firing_that_takes_too_long_is_given_up(
+    trained: Trained, tmp_path: Path, on_error: str, code: int
+) -> None:
     run_dir = trained(HANGS % (tmp_path / "mark", on_error), code=code)
     (tmp_path / "mark").touch()  # its thread ends
     (error,) = records(run_dir, "error")
@@ -288,7 +349,10 @@ def test_a_timeout_is_for_an_offloaded_hook_which_has_a_thread_or_a_process() ->
     for_offloaded = 'hook "clip" has a timeout, which is for a hook with offload = true'
     assert for_offloaded in refusal('hooks.clip.timeout="3s"').message
     assert "must be seconds, not a number" in refusal("hooks.clip.timeout=3").message
-    points = 'points=[{at="after_train_iter", offload=true}, {at="after_train_epoch", offload="process"}]'
+    points = (
+        'points=[{at="after_train_iter", offload=true}, {at="after_train_epoch",'
+        ' offload="process"}]'
+    )
     both = refusal(f'hooks.slow={{use="./offloaded_hooks.py:logs_no_text", {points}}}')
     assert "in a thread at one point and in a process at another" in both.message
 
@@ -315,16 +379,28 @@ READS_RATE = "it reads lr at before_optimizer_step"
 @pytest.mark.parametrize(
     ("keys", "line", "obstacle"),
     [
-        ('points = ["after_backward", { at = "before_optimizer_step", offload = true }]', 3, READS_RATE),
+        (
+            'points = ["after_backward", { at = "before_optimizer_step", offload = true }]',
+            3,
+            READS_RATE,
+        ),
         ("offload = true", 3, READS_RATE),
-        (AUTO + 'points = ["after_backward",\n  { at = "after_run", offload = true }]', 5, "at after_run, which comes"),
+        (
+            AUTO + 'points = ["after_backward",\n  { at = "after_run", offload = true }]',
+            5,
+            "at after_run, which comes",
+        ),
     ],
 )
-def test_the_point_that_is_in_the_way_is_named(tmp_path: Path, keys: str, line: int, obstacle: str) -> None:
+def test_the_point_that_is_in_the_way_is_named(
+    tmp_path: Path, keys: str, line: int, obstacle: str
+) -> None:
     text, file = TOY.read_text() + "\n", tmp_path / "toy.toml"
     use = Path("tests/support/offloaded_hooks.py").absolute()
     with pytest.raises(UserError) as refused:
-        compile_pipeline(parse(f'{text}[hooks.doubles]\nuse = "{use}:Doubles"\n{keys}\n', file), TOY.parent)
+        compile_pipeline(
+            parse(f'{text}[hooks.doubles]\nuse = "{use}:Doubles"\n{keys}\n', file), TOY.parent
+        )
     (problem,) = refused.value.problems
     assert obstacle in problem.message
     assert problem.where is not None
@@ -334,23 +410,43 @@ def test_the_point_that_is_in_the_way_is_named(tmp_path: Path, keys: str, line: 
 DRAWS = 'hooks.draws={use="./offloaded_hooks.py:Draws", offload="process"}'
 
 
-def test_a_process_draws_numbers_of_its_own_and_resumes_alike(left_alone: RunDir, resumes_alike: NewRun) -> None:
+def test_a_process_draws_numbers_of_its_own_and_resumes_alike(
+    left_alone: RunDir, resumes_alike: NewRun
+) -> None:
     cut = resumes_alike(DRAWS, point="after_train_iter", at=7)
     assert_same(final_state(left_alone)["model"], final_state(cut)["model"])
     assert len({*logged(cut, "total").values()}) == 15
-    assert [(record["it"], record["hook"]) for record in records(cut, "image")] == [(k, "draws") for k in range(1, 16)]
-    assert {record["text"] for record in records(cut, "message")} >= {f"of iteration {k}" for k in range(1, 16)}
+    assert [(record["it"], record["hook"]) for record in records(cut, "image")] == [
+        (k, "draws") for k in range(1, 16)
+    ]
+    assert {record["text"] for record in records(cut, "message")} >= {
+        f"of iteration {k}" for k in range(1, 16)
+    }
 
 
 def test_a_process_that_dies_is_an_error_and_is_replaced(trained: Trained) -> None:
-    run_dir = trained('hooks.dies={use="./offloaded_hooks.py:Dies", offload="process", on_error="ignore"}')
+    run_dir = trained(
+        'hooks.dies={use="./offloaded_hooks.py:Dies", offload="process", on_error="ignore"}'
+    )
     (error,) = records(run_dir, "error")
-    assert (error["type"], error["text"]) == ("ProcessEndedError", "the process of the hook was killed by SIGKILL")
+    assert (error["type"], error["text"]) == (
+        "ProcessEndedError",
+        "the process of the hook was killed by SIGKILL",
+    )
     fired = [*logged(run_dir, "fired").values()][:6]
-    assert fired == [1.0, 2.0, 3.0, 2.0, 3.0, 4.0], "it was home after the first iteration, to be looked at"
+    assert fired == [
+        1.0,
+        2.0,
+        3.0,
+        2.0,
+        3.0,
+        4.0,
+    ], "it was home after the first iteration, to be looked at"
 
 
-def test_a_firing_whose_process_has_died_is_called_again_in_another(trained: Trained, tmp_path: Path) -> None:
+def test_a_firing_whose_process_has_died_is_called_again_in_another(
+    trained: Trained, tmp_path: Path
+) -> None:
     use = f'use="./offloaded_hooks.py:DiesAtFirst", args={{mark="{tmp_path / "mark"}"}}'
     run_dir = trained(f'hooks.dies={{{use}, offload="process", retry=1}}', "run.max_epochs=1")
     assert (tmp_path / "mark").read_text() == "died, alive"
@@ -358,7 +454,8 @@ def test_a_firing_whose_process_has_died_is_called_again_in_another(trained: Tra
 
 
 def test_a_process_is_ended_by_a_timeout(trained: Trained, tmp_path: Path) -> None:
-    hangs = HANGS.replace("offload=true", 'offload="process", every=5')  # to start one takes seconds
+    # To start one takes seconds.
+    hangs = HANGS.replace("offload=true", 'offload="process", every=5')
     run_dir = trained(hangs % (tmp_path / "mark", "ignore"))
     assert {error["type"] for error in records(run_dir, "error")} == {"TimeoutError"}
     assert len(records(run_dir, "error")) > 1  # each firing has a process
@@ -369,10 +466,17 @@ def test_a_process_is_ended_by_a_timeout(trained: Trained, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("hook", "why"),
-    [("HoldsLock", "TypeError: cannot pickle '_thread.lock'"), ("InMain", "InMain is in the script that runs")],
+    [
+        ("HoldsLock", "TypeError: cannot pickle '_thread.lock'"),
+        ("InMain", "InMain is in the script that runs"),
+    ],
 )
-def test_a_hook_that_no_process_can_be_sent_is_refused(trained: Trained, hook: str, why: str) -> None:
-    run_dir = trained(f'hooks.theirs={{use="./offloaded_hooks.py:{hook}", offload="process"}}', code=2)
+def test_a_hook_that_no_process_can_be_sent_is_refused(
+    trained: Trained, hook: str, why: str
+) -> None:
+    run_dir = trained(
+        f'hooks.theirs={{use="./offloaded_hooks.py:{hook}", offload="process"}}', code=2
+    )
     assert f'hook "theirs" cannot be offloaded to a process: {why}' in reason(run_dir)
 
 
@@ -382,21 +486,30 @@ def test_a_process_imports_what_its_run_names_and_nothing_of_its_folder(
 ) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.py").write_text("import sys\nassert not sys.argv[0].endswith('hook_process.py')\n")
+    (tmp_path / "other.py").write_text(
+        "import sys\nassert not sys.argv[0].endswith('hook_process.py')\n"
+    )
     resolve_use("./other.py:sys", tmp_path, None)  # as another run of this Python process has done
     trained(WATCHES % (0, 'offload="process"'))
 
 
 @pytest.mark.usefixtures("interpreters")
-def test_a_file_that_a_hook_leaves_open_in_its_process_is_written(trained: Trained, tmp_path: Path) -> None:
+def test_a_file_that_a_hook_leaves_open_in_its_process_is_written(
+    trained: Trained, tmp_path: Path
+) -> None:
     path = tmp_path / "file"
     args = f'args={{path="{path}"}}'
-    trained(f'hooks.leaves={{use="./offloaded_hooks.py:LeavesOpen", offload="process", {args}}}', "run.max_epochs=1")
+    trained(
+        f'hooks.leaves={{use="./offloaded_hooks.py:LeavesOpen", offload="process", {args}}}',
+        "run.max_epochs=1",
+    )
     assert path.read_text() == "early\nat exit\n"
 
 
 def test_what_a_hook_starts_in_its_process_ends_by_sigterm(trained: Trained) -> None:
-    run_dir = trained('hooks.starts={use="./offloaded_hooks.py:Starts", offload="process"}', "run.max_epochs=1")
+    run_dir = trained(
+        'hooks.starts={use="./offloaded_hooks.py:Starts", offload="process"}', "run.max_epochs=1"
+    )
     assert [*logged(run_dir, "codes").values()] == [-1515.0]
 
 
@@ -405,7 +518,10 @@ def test_what_cannot_be_unpickled_does_not_harm_what_is_sent_next() -> None:
     from tests.support.offloaded_hooks import Reads
 
     here, there = (TensorChannel(Connection(each.detach())) for each in socket.socketpair())
-    sent = [[torch.ones(2), Reads(), torch.zeros(1 << 20)], {"bits": torch.ones(3, dtype=torch.bfloat16)}]
+    sent = [
+        [torch.ones(2), Reads(), torch.zeros(1 << 20)],
+        {"bits": torch.ones(3, dtype=torch.bfloat16)},
+    ]
     sender = threading.Thread(target=lambda: [here.send(each) for each in sent])
     sender.start()
     with pytest.raises(ValueError, match="no number"):

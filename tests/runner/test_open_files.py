@@ -1,4 +1,6 @@
-"""What hooks write to files that they leave open is in them when the process has ended, on every Python."""
+"""What hooks write to files that they leave open is in them when the
+process has ended, on every Python.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Circle:
 
 
 @pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
-def test_an_open_file_is_written_and_stays_open(opener: Callable[[Path], IO[Any]], tmp_path: Path) -> None:
+def test_an_open_file_is_written_and_stays_open(
+    opener: Callable[[Path], IO[Any]], tmp_path: Path
+) -> None:
     with opener(tmp_path / "file") as file:
         write(file)
         flush_open_files()
@@ -54,7 +58,9 @@ def test_an_open_file_is_written_and_stays_open(opener: Callable[[Path], IO[Any]
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
-def test_garbage_is_collected_without_a_loss(opener: Callable[[Path], IO[Any]], tmp_path: Path) -> None:
+def test_garbage_is_collected_without_a_loss(
+    opener: Callable[[Path], IO[Any]], tmp_path: Path
+) -> None:
     gc.disable()
     try:
         write(Circle(opener(tmp_path / "file")).file)
@@ -65,7 +71,9 @@ def test_garbage_is_collected_without_a_loss(opener: Callable[[Path], IO[Any]], 
 
 
 @pytest.mark.parametrize("opener", COMPRESSED.values(), ids=COMPRESSED)
-def test_at_the_end_a_compressed_file_has_its_last_bytes(opener: Callable[[Path], IO[Any]], tmp_path: Path) -> None:
+def test_at_the_end_a_compressed_file_has_its_last_bytes(
+    opener: Callable[[Path], IO[Any]], tmp_path: Path
+) -> None:
     file = opener(tmp_path / "file")
     write(file)
     close_open_files()

@@ -21,7 +21,8 @@ from tests.support.toy import Net
 
 
 class Averaged(Optimizer):
-    """A schedule-free SGD: it steps `z`, trains between `z` and the mean of them, and is evaluated at the mean.
+    """A schedule-free SGD: it steps `z`, trains between `z` and the mean of them, and is evaluated
+    at the mean.
 
     The way to the mean and back is not exact to the bit.
     """
@@ -115,7 +116,10 @@ LINE = {
     "model": {"use": f"{HERE}:Line"},
     "optimizer": {"use": f"{HERE}:Averaged"},
     "task": {"use": "hookflow.zoo.tasks:Regression"},
-    "data": {name: {"use": f"{HERE}:ones", "loader": {"batch_size": 8}} for name in ("train", "val", "test")},
+    "data": {
+        name: {"use": f"{HERE}:ones", "loader": {"batch_size": 8}}
+        for name in ("train", "val", "test")
+    },
     "hooks": {"checkpoint": {"use": "checkpoint", "args": {"monitor": "loss", "keep": 99}}},
 }
 
@@ -131,12 +135,16 @@ def test_validation_test_and_saved_weights_are_those_of_the_mean(
     assert run.metrics["val"]["loss"] == pytest.approx((mean - 1) ** 2, rel=1e-6)
     assert run.metrics["test"]["loss"] == pytest.approx((mean - 1) ** 2, rel=1e-6)
     path = run.checkpoint().path
-    assert torch.load(path / "model.pt", weights_only=True)["w"].item() == pytest.approx(mean, rel=1e-6)
+    assert torch.load(path / "model.pt", weights_only=True)["w"].item() == pytest.approx(
+        mean, rel=1e-6
+    )
     training = read(path)["training_weights"]["optimizer"]["model"]["w"].item()
     assert training == pytest.approx(w, rel=1e-6)
     assert f"loss {(mean - 1) ** 2:.4g}" in " ".join(invoke("val", str(run.dir)).split())
     early = path.parent / "it00000004"
-    assert torch.load(early / "model.pt", weights_only=True)["w"].item() == pytest.approx(by_hand(4)[1], rel=1e-6)
+    assert torch.load(early / "model.pt", weights_only=True)["w"].item() == pytest.approx(
+        by_hand(4)[1], rel=1e-6
+    )
 
 
 AVERAGED = f'optimizer={{use="{HERE}:Averaged", args={{lr=0.05}}}}'
@@ -160,7 +168,9 @@ def test_an_interrupted_run_goes_on_to_the_bit(
 
 def test_validations_and_saves_leave_the_training_as_it_is(trained: Trained) -> None:
     often = trained(AVERAGED, *PLAIN, "run.val_every=1", SAVES.replace("every=3", "every=1"))
-    seldom = trained(AVERAGED, *PLAIN, "hooks.checkpoint.points=['after_train_epoch']", "run.val_every='3ep'")
+    seldom = trained(
+        AVERAGED, *PLAIN, "hooks.checkpoint.points=['after_train_epoch']", "run.val_every='3ep'"
+    )
     states: list[Any] = [final_state(run_dir) for run_dir in (often, seldom)]
     for key in ("model", "training_weights", "optimizer"):
         assert_same(*(state[key] for state in states))
@@ -183,11 +193,17 @@ class Halves:
             parameter.mul_(factor)
 
 
-def test_what_a_hook_changes_in_a_validation_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is doubled at its end is twice as large; what is halved and doubled goes on as it was."""
+def test_what_a_hook_changes_in_a_validation_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is doubled at its end is twice as large;
+    what is halved and doubled goes on as it was.
+    """
     monkeypatch.chdir(tmp_path)
     hooks = {"first": {"use": f"{HERE}:Doubles"}}
-    run = hookflow.train({**LINE, "run": {**LINE["run"], "max_epochs": 1}, "hooks": hooks}, ui="none")  # type: ignore[dict-item]
+    run = hookflow.train(
+        {**LINE, "run": {**LINE["run"], "max_epochs": 1}, "hooks": hooks}, ui="none"
+    )  # type: ignore[dict-item]
     _, mean = by_hand(1)
     weights: Any = torch.load(run.checkpoint().path / "model.pt", weights_only=True)
     assert weights["w"].item() == pytest.approx(2 * mean, rel=1e-6)
@@ -205,19 +221,27 @@ class Doubles(Halves):
 
 
 def test_the_best_are_the_weights_of_eval_everywhere(trained: Trained, train_here: Train) -> None:
-    """With weights alone, put back at the end and tested, and in a fork that has another optimizer."""
+    """With weights alone, put back at the end and tested,
+    and in a fork that has another optimizer.
+    """
     best = 'hooks.checkpoint.args={monitor="loss", keep=9, weights_only=true, restore_best=true}'
-    run_dir = trained(AVERAGED, *PLAIN, best, "run.test=true", "data.test.args={split=1, examples=16}")
+    run_dir = trained(
+        AVERAGED, *PLAIN, best, "run.test=true", "data.test.args={split=1, examples=16}"
+    )
     measured = {record["split"]: record["v"]["loss"] for record in records(run_dir, "metrics")}  # type: ignore[index]
     store = CheckpointStore(run_dir.checkpoints)
     path = store.names()["best"]
     assert "training_weights" not in read(path)
-    lowest = min(record["v"]["loss"] for record in records(run_dir, "metrics") if record["split"] == "val")  # type: ignore[index]
+    lowest = min(
+        record["v"]["loss"] for record in records(run_dir, "metrics") if record["split"] == "val"
+    )  # type: ignore[index]
     assert measured["test"] == lowest
     assert f"loss {lowest:.4g}"[:9] in " ".join(invoke("val", str(path)).split())
     another = 'optimizer={use="torch.optim:SGD", args={lr=0.0}}'
     for name in ("best", "last"):
-        child = make_fork(f"{run_dir.path}:{name}", None, PipelineChanges((another, "run.max_epochs=4")))
+        child = make_fork(
+            f"{run_dir.path}:{name}", None, PipelineChanges((another, "run.max_epochs=4"))
+        )
         assert train_here(child) == 0, reason(child)
         weights: list[Any] = [final_state(child)["model"], read(store.names()[name])["model"]]
         assert_same(*({key: w[key] for key, _ in Net().named_parameters()} for w in weights))

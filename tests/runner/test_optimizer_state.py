@@ -1,4 +1,6 @@
-"""The state of every optimizer comes back with its dtypes, devices and bits: at a resume, a fork and a roll-back."""
+"""The state of every optimizer comes back with its dtypes, devices and bits: at a resume,
+a fork and a roll-back.
+"""
 
 import copy
 import io
@@ -31,7 +33,13 @@ VARIANTS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "Adam with a tensor as rate": (torch.optim.Adam, {"lr": torch.tensor(0.01)}),
     **{
         f"{kind.__name__}, {how}": (kind, {"lr": 0.01, how: True})
-        for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.NAdam)
+        for kind in (
+            torch.optim.SGD,
+            torch.optim.Adam,
+            torch.optim.AdamW,
+            torch.optim.Adagrad,
+            torch.optim.NAdam,
+        )
         for how in ("foreach", "fused")
         if (kind, how) != (torch.optim.NAdam, "fused")
     },
@@ -54,7 +62,10 @@ class MasterSGD(Optimizer):
                     state["count"] = torch.zeros(1, dtype=torch.int64)
                     state["mask"] = torch.zeros_like(parameter, dtype=torch.bool)
                     state["mode"] = "plain"
-                    state["nested"] = {"history": [torch.zeros(2, dtype=torch.float64)], "pair": ("a", 1)}
+                    state["nested"] = {
+                        "history": [torch.zeros(2, dtype=torch.float64)],
+                        "pair": ("a", 1),
+                    }
                 state["master"].sub_(group["lr"] * parameter.grad.float())
                 state["count"] += 2**24 + 1  # which no float32 holds
                 state["mask"].logical_not_()
@@ -66,7 +77,10 @@ class Renaming(MasterSGD):
     """Loads what an older version of it has saved."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        state = {n: {key.removeprefix("old_"): v for key, v in e.items()} for n, e in state_dict["state"].items()}
+        state = {
+            n: {key.removeprefix("old_"): v for key, v in e.items()}
+            for n, e in state_dict["state"].items()
+        }
         super().load_state_dict({**state_dict, "state": state})
         for entries in self.state.values():
             assert entries["master"].dtype == torch.float32
@@ -128,7 +142,9 @@ def assert_equal(one: Any, other: Any) -> None:
     [*OPTIMIZERS.values(), *VARIANTS.values(), (MasterSGD, {}), (Renaming, {})],
     ids=[*OPTIMIZERS, *VARIANTS, "MasterSGD", "Renaming"],
 )
-def test_every_optimizer_goes_on_to_the_bit(kind: type[Optimizer], args: dict[str, Any], dtype: torch.dtype) -> None:
+def test_every_optimizer_goes_on_to_the_bit(
+    kind: type[Optimizer], args: dict[str, Any], dtype: torch.dtype
+) -> None:
     """Steps after a load are those without one, in state, settings and weights."""
     if kind is torch.optim.LBFGS and dtype == torch.bfloat16:
         pytest.skip("LBFGS computes no dot products in bfloat16 here")
@@ -152,7 +168,11 @@ def test_every_optimizer_goes_on_to_the_bit(kind: type[Optimizer], args: dict[st
 def test_a_tensor_in_the_hosts_memory_stays_there() -> None:
     parameter = nn.Parameter(torch.empty(3, device="meta"))
     optimizer = MasterSGD([parameter])
-    entries = {"master": torch.empty(3, device="meta"), "count": torch.ones(1), "list": [torch.ones(2)]}
+    entries = {
+        "master": torch.empty(3, device="meta"),
+        "count": torch.ones(1),
+        "list": [torch.ones(2)],
+    }
     optimizer.state[parameter] = entries
     places = through_a_file(host_tensors_of(optimizer))
     assert places == [(0, "count"), (0, "list", 0)]
@@ -193,7 +213,9 @@ def test_a_resumed_run_has_the_bits_of_one_in_one_go(resumes_alike: NewRun) -> N
 
 
 def test_a_roll_back_puts_the_state_back_as_it_was(trained: Trained) -> None:
-    guard = 'hooks.guard={use="spike_guard", args={window=2, sigmas=1e-3, patience=99, rollback=true}}'
+    guard = (
+        'hooks.guard={use="spike_guard", args={window=2, sigmas=1e-3, patience=99, rollback=true}}'
+    )
     saved: Any = final_state(trained(*MASTER, guard))["optimizer"]
     assert {entries["master"].dtype for entries in saved["state"].values()} == {torch.float32}
 

@@ -1,4 +1,6 @@
-"""Several models and optimizers, or several optimizers on one model, and their groups of parameters."""
+"""Several models and optimizers, or several optimizers on one model,
+and their groups of parameters.
+"""
 
 import re
 from collections import Counter
@@ -41,7 +43,8 @@ def test_it_trains_and_each_model_has_a_file_of_its_own(gan: Trained) -> None:
     run_dir = gan()
     logged = {name for *_, name in curve(run_dir)}
     assert logged == {
-        "discriminator_loss", "generator_loss", "grad_norm/generator", "lr/generator", "lr/discriminator", "told_apart",
+        "discriminator_loss", "generator_loss", "grad_norm/generator", "lr/generator",
+        "lr/discriminator", "told_apart",
     }  # fmt: skip
     Generator().load_state_dict(weights(run_dir, "model_generator"))
     Discriminator().load_state_dict(weights(run_dir, "model_discriminator"))
@@ -58,17 +61,23 @@ def test_a_step_is_seen_by_the_next_forward_pass(gan: Trained, precision: str) -
 
 
 def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(gan: Trained) -> None:
-    said = messages(gan('hooks.norms={use="./gan.py:Norms"}', "run.max_epochs=1", "hooks.clip.enabled=false"))
+    said = messages(
+        gan('hooks.norms={use="./gan.py:Norms"}', "run.max_epochs=1", "hooks.clip.enabled=false")
+    )
     assert said[:4] == [
         "0 discriminator discriminator",
         "1 discriminator discriminator",
-        "1 generator generator discriminator",  # whose gradients are those that its own step has used
+        # Whose gradients are those that its own step has used.
+        "1 generator generator discriminator",
         "2 discriminator generator discriminator",
     ]
 
 
 def test_the_trace(gan: Trained, tmp_path: Path) -> None:
-    tracer = f'hooks.tracer={{use="./common_hooks.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}, '
+    tracer = (
+        'hooks.tracer={use="./common_hooks.py:Tracer", phase="last",'
+        f' args={{file="{tmp_path / "trace"}"}}, '
+    )
     picked = 'modules=["generator.1"], parameters=["generator.1.bias"]}'
     gan(tracer + picked, "data.train.args={examples=16}", "run.max_epochs=1")
     check_golden("trace_steps_itself.txt", (tmp_path / "trace").read_text())
@@ -77,21 +86,41 @@ def test_the_trace(gan: Trained, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ('task={use="./gan.py:Clumsy", args={mistake="name"}}', 'no optimizer "genrator"; did you mean "generator"?'),
-        ('task={use="./gan.py:Clumsy", args={mistake="one"}}', "several optimizers, and run.optimizer means one"),
-        ('task={use="./gan.py:Clumsy", args={mistake="should_stop"}}', "run.should_stop cannot be set"),
+        (
+            'task={use="./gan.py:Clumsy", args={mistake="name"}}',
+            'no optimizer "genrator"; did you mean "generator"?',
+        ),
+        (
+            'task={use="./gan.py:Clumsy", args={mistake="one"}}',
+            "several optimizers, and run.optimizer means one",
+        ),
+        (
+            'task={use="./gan.py:Clumsy", args={mistake="should_stop"}}',
+            "run.should_stop cannot be set",
+        ),
         ('task={use="./gan.py:Clumsy", args={mistake="model"}}', "run.model cannot be set"),
         ('task={use="./gan.py:NoEvaluation"}', "defines no evaluate"),
-        ('hooks.steps={use="./gan.py:Steps"}', "run.step is for the step of a task that steps its optimizers itself"),
-        ("run.accumulate=2", "run.accumulate says when the optimizers step, and this task steps them itself"),
-        ('hooks.clip.args.model="genrator"', 'there is no model "genrator"; did you mean "generator"?'),
+        (
+            'hooks.steps={use="./gan.py:Steps"}',
+            "run.step is for the step of a task that steps its optimizers itself",
+        ),
+        (
+            "run.accumulate=2",
+            "run.accumulate says when the optimizers step, and this task steps them itself",
+        ),
+        (
+            'hooks.clip.args.model="genrator"',
+            'there is no model "genrator"; did you mean "generator"?',
+        ),
         ('model.train={use="./gan.py:Generator"}', 'no model can be called "train"'),
         ('optimizer.generator.groups=[{match="*.weigth"}]', '"*.weigth" matches no parameter'),
     ],
 )
 def test_mistakes(gan: Trained, override: str, said: str) -> None:
     run_dir = gan(override, code=2)
-    assert all(part in reason(run_dir) for part in said.split("; ")), "the line that is at fault stands between them"
+    assert all(part in reason(run_dir) for part in said.split("; ")), (
+        "the line that is at fault stands between them"
+    )
 
 
 def test_a_task_that_steps_without_the_run_is_a_warning(gan: Trained) -> None:
@@ -133,7 +162,9 @@ def test_a_batch_may_be_none(tmp_path: Path) -> None:
 
 def test_each_of_several_steps_has_norms_of_its_own(gan: Trained) -> None:
     both = 'hooks.clip={use="grad_clip", args={max_norm=0.5}}'
-    logged = Counter(name for *_, name in curve(gan(both, 'hooks.norms={use="grad_norm"}', "run.max_epochs=1")))
+    logged = Counter(
+        name for *_, name in curve(gan(both, 'hooks.norms={use="grad_norm"}', "run.max_epochs=1"))
+    )
     for model in ("generator", "discriminator"):
         assert logged[f"grad_norm/{model}"] == logged[f"grad_norm/{model}.total"] > 0
     assert not {"grad_norm", "grad_norm/total"} & {*logged}
@@ -143,9 +174,14 @@ def test_one_optimizer_of_several_models_steps_them_together(trained: Trained) -
     toy, text = GAN
     models, rest = text.split("[optimizer.generator]")
     data = rest[rest.index("[data.train]") : rest.index("[hooks.clip]")]
-    one = '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.01 }\n[task]\nuse = "./gan.py:both"\n'
+    one = (
+        '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.01 }\n[task]\nuse ='
+        ' "./gan.py:both"\n'
+    )
     clip = '[hooks.clip]\nuse = "grad_clip"\nargs = { max_norm = 0.5 }\n'
-    assert "grad_norm" in {name for *_, name in curve(trained(swap=(toy, models + one + data + clip)))}
+    assert "grad_norm" in {
+        name for *_, name in curve(trained(swap=(toy, models + one + data + clip)))
+    }
 
 
 ONE = '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.1, momentum = 0.9 }\n'
@@ -168,10 +204,15 @@ def test_two_optimizers_share_a_model_as_in_pytorch(trained: Trained) -> None:
 
 @pytest.mark.parametrize(
     ("swap", "overrides"),
-    [(GAN, []), ((ONE, MUON.format(MATRICES) + ADAMW.format("")), [NET, "hooks.schedule.enabled=false"])],
+    [
+        (GAN, []),
+        ((ONE, MUON.format(MATRICES) + ADAMW.format("")), [NET, "hooks.schedule.enabled=false"]),
+    ],
     ids=["of two models", "of one"],
 )
-def test_they_resume_to_the_bit(resumes_alike: NewRun, swap: tuple[str, str], overrides: list[str]) -> None:
+def test_they_resume_to_the_bit(
+    resumes_alike: NewRun, swap: tuple[str, str], overrides: list[str]
+) -> None:
     resumes_alike(*overrides, point="after_train_iter", at=8, swap=swap)
 
 
@@ -179,12 +220,18 @@ def test_they_resume_to_the_bit(resumes_alike: NewRun, swap: tuple[str, str], ov
     ("muon", "adamw", "message"),
     [
         (MATRICES, 'parameters = ["head.*"]', "no optimizer trains body."),
-        (MATRICES, 'parameters = ["*"]', r"\[optimizer.muon\] and \[optimizer.adamw\] both train body.0.weight"),
+        (
+            MATRICES,
+            'parameters = ["*"]',
+            r"\[optimizer.muon\] and \[optimizer.adamw\] both train body.0.weight",
+        ),
         ('parameters = ["bodi.*"]', "", '"bodi.\\*" matches no parameter that trains'),
         ('parameters = ["type:Conv2d"]', "", '"type:Conv2d" matches no parameter that trains'),
     ],
 )
-def test_each_parameter_has_one_optimizer(trained: Trained, muon: str, adamw: str, message: str) -> None:
+def test_each_parameter_has_one_optimizer(
+    trained: Trained, muon: str, adamw: str, message: str
+) -> None:
     printed = reason(trained(NET, swap=(ONE, MUON.format(muon) + ADAMW.format(adamw)), code=2))
     assert re.search(message, printed), printed
 
@@ -194,20 +241,30 @@ def test_each_parameter_has_one_optimizer(trained: Trained, muon: str, adamw: st
     [
         ("{clip_value=0.01}", lambda net: clip_grad_value_(net.parameters(), 0.01)),
         ("{max_norm=0.1, norm_type=1.0}", lambda net: clip_grad_norm_(net.parameters(), 0.1, 1.0)),
-        ("{max_norm=0.05, norm_type=inf}", lambda net: clip_grad_norm_(net.parameters(), 0.05, float("inf"))),
+        (
+            "{max_norm=0.05, norm_type=inf}",
+            lambda net: clip_grad_norm_(net.parameters(), 0.05, float("inf")),
+        ),
     ],
 )
-def test_gradients_are_bounded_as_by_pytorch(trained: Trained, args: str, clip: Callable[[nn.Module], object]) -> None:
+def test_gradients_are_bounded_as_by_pytorch(
+    trained: Trained, args: str, clip: Callable[[nn.Module], object]
+) -> None:
     run_dir = trained(NET, "run.max_epochs=2", f"hooks.clip.args={args}", *OFF)
     assert_same(final_state(run_dir)["model"], by_hand(sgd, clip).state_dict())
 
 
 def test_a_bound_of_each_element_has_no_norm() -> None:
-    assert "norm_type belongs to max_norm" in refusal("hooks.clip.args={clip_value=1.0, norm_type=1.0}").message
+    assert (
+        "norm_type belongs to max_norm"
+        in refusal("hooks.clip.args={clip_value=1.0, norm_type=1.0}").message
+    )
 
 
 def names_of(*groups: dict[str, Any]) -> list[list[str]]:
-    """Return the names of the parameters in each group of the toy net, and of those that are left."""
+    """Return the names of the parameters in each group of the toy net,
+    and of those that are left.
+    """
     net = Net()
     called = {id(p): name for name, p in net.named_parameters()}
     made, problems = param_groups([ParamGroup(**group) for group in groups], net, Where)
@@ -223,13 +280,26 @@ NORM, BODY = "body.1.weight body.1.bias", "body.0.weight body.0.bias"
     [
         *(
             ([{"match": match}], [NORM, f"{BODY} head.weight head.bias"])
-            for match in ("type:BatchNorm1d", "type:_NormBase", "type:*Norm*", ["*.1.weight", "body.1.*"])
+            for match in (
+                "type:BatchNorm1d",
+                "type:_NormBase",
+                "type:*Norm*",
+                ["*.1.weight", "body.1.*"],
+            )
         ),
-        ([{"match": "type:Sequential"}, {"match": "*.bias"}], [f"{BODY} {NORM}", "head.bias", "head.weight"]),
-        ([{"match": ["type:*Norm*", "*.bias"]}], [f"{NORM} body.0.bias head.bias", "body.0.weight head.weight"]),
+        (
+            [{"match": "type:Sequential"}, {"match": "*.bias"}],
+            [f"{BODY} {NORM}", "head.bias", "head.weight"],
+        ),
+        (
+            [{"match": ["type:*Norm*", "*.bias"]}],
+            [f"{NORM} body.0.bias head.bias", "body.0.weight head.weight"],
+        ),
     ],
 )
-def test_parameters_are_picked_by_name_and_by_type_of_modules(groups: list[dict[str, Any]], names: list[str]) -> None:
+def test_parameters_are_picked_by_name_and_by_type_of_modules(
+    groups: list[dict[str, Any]], names: list[str]
+) -> None:
     assert names_of(*groups) == [group.split() for group in names]
 
 

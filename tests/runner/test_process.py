@@ -1,4 +1,6 @@
-"""The training process, its start, its lock and its workers: nothing is left of it, and nobody holds it up."""
+"""The training process, its start, its lock and its workers: nothing is left of it,
+and nobody holds it up.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,12 @@ def test_a_thread_that_never_ends_is_named_and_left(new_run: NewRun) -> None:
     assert warning in run_dir.output.read_text()
 
 
-def test_threads_that_end_by_themselves_are_not_worth_a_word_nor_is_a_truncated_now_bin(new_run: NewRun) -> None:
-    more = (disturber(name).replace("disturber=", f"{name}=") for name in ("LeavesPool", "Truncates"))
+def test_threads_that_end_by_themselves_are_not_worth_a_word_nor_is_a_truncated_now_bin(
+    new_run: NewRun,
+) -> None:
+    more = (
+        disturber(name).replace("disturber=", f"{name}=") for name in ("LeavesPool", "Truncates")
+    )
     run_dir = new_run(ONE_EPOCH, disturber("LeavesThread", seconds=0.2), *more)
     assert start(run_dir).wait() == 0
     assert messages(run_dir, "warn") == []
@@ -76,7 +82,9 @@ ALIVE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Let nothing depend on when Python looks for garbage, nor on what other tests have left of it."""
+    """Let nothing depend on when Python looks for garbage,
+    nor on what other tests have left of it.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
@@ -97,7 +105,8 @@ def uncollected() -> Iterator[None]:
     ids=["plain", "by workers", "a stream by workers", "a hook that raises"],
 )
 def test_no_file_stays_open(new_run: NewRun, train_here: Train, data: str, code: int) -> None:
-    assert train_here(new_run(data)) == code  # what is opened once, as for libraries that are imported, stays
+    # What is opened once, as for libraries that are imported, stays.
+    assert train_here(new_run(data)) == code
     before = psutil.Process().num_fds()
     assert train_here(new_run(data)) == code
     assert psutil.Process().num_fds() == before
@@ -150,8 +159,12 @@ def test_the_models_of_trials_are_not_all_there(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("interpreters")
-def test_it_trains_the_run_that_it_is_sent(new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has printed before is in the output of the run, and a file that a hook leaves open is written."""
+def test_it_trains_the_run_that_it_is_sent(
+    new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has printed before is in the output of the run,
+    and a file that a hook leaves open is written.
+    """
     (tmp_path / "sitecustomize.py").write_text("print('early')")
     (tmp_path / "noted.py").write_text(f"""
 class Notes:
@@ -181,7 +194,9 @@ from hookflow.runner.process.launch import StandbyProcess
 print(StandbyProcess()._process.pid, flush=True)
 input()
 """
-    parent = Spawned([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    parent = Spawned(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     process = psutil.Process(int(parent.stdout.readline()))
     parent.send_signal(signal.SIGKILL)
@@ -194,7 +209,9 @@ def endless(new_run: NewRun) -> RunDir:
     return new_run("run.max_epochs=100000")
 
 
-def test_a_living_run_is_not_resumed_though_its_lock_was_removed(endless: RunDir, tmp_path: Path) -> None:
+def test_a_living_run_is_not_resumed_though_its_lock_was_removed(
+    endless: RunDir, tmp_path: Path
+) -> None:
     training = Training(endless, locked=True)
     wait_for(lambda: bool(records(endless, "checkpoint")))
     endless.lock.unlink()
@@ -206,7 +223,9 @@ def test_a_living_run_is_not_resumed_though_its_lock_was_removed(endless: RunDir
     assert training.wait() == 143, "it has noticed nothing"
 
 
-def test_nor_where_the_file_system_knows_no_locks(endless: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_where_the_file_system_knows_no_locks(
+    endless: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unknown(*provided: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -225,9 +244,14 @@ def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(undisturbed: Tr
 
 
 @pytest.mark.parametrize("how", ["forked", "spawned"])
-def test_a_child_that_outlives_the_training_does_not_hold_its_lock(new_run: NewRun, tmp_path: Path, how: str) -> None:
+def test_a_child_that_outlives_the_training_does_not_hold_its_lock(
+    new_run: NewRun, tmp_path: Path, how: str
+) -> None:
     mark = tmp_path / "mark"
-    leaves = f'hooks.leaves={{use="./process_hooks.py:LeavesChild", args={{mark="{mark}", how="{how}"}}}}'
+    leaves = (
+        f'hooks.leaves={{use="./process_hooks.py:LeavesChild", args={{mark="{mark}",'
+        f' how="{how}"}}}}'
+    )
     run_dir = new_run("run.max_epochs=100000", leaves)
     training = Training(run_dir, locked=True)
     wait_for(mark.exists)
@@ -249,14 +273,21 @@ def test_what_a_living_process_writes_is_left_alone(new_run: NewRun, train_here:
         living = run_dir.checkpoints / f".it00000003.{child.pid}"
         given_again = run_dir.checkpoints / f".it00000004.1.{child.pid}"
         dead = run_dir.checkpoints / ".it00000005.4194305"  # more than any system has
-        own, gone = run_dir.checkpoints / f".it00000006.{os.getpid()}", run_dir.checkpoints / ".it00000001.gone"
+        own, gone = (
+            run_dir.checkpoints / f".it00000006.{os.getpid()}",
+            run_dir.checkpoints / ".it00000001.gone",
+        )
         for path in (living, given_again, dead, own, gone):
             path.mkdir()
         os.utime(given_again, (1.0, 1.0))
         assert train_here(run_dir) == 0
         child.kill()
     assert [path for path in (living, given_again, dead, own, gone) if path.exists()] == [living]
-    (reported,) = (record["text"] for record in records(run_dir, "message") if "left alone" in str(record["text"]))
+    (reported,) = (
+        record["text"]
+        for record in records(run_dir, "message")
+        if "left alone" in str(record["text"])
+    )
     assert str(living.name) in str(reported)
     assert CheckpointStore(run_dir.checkpoints).clear_leftovers() == []
 
@@ -274,21 +305,31 @@ DATA = ("Clouds", "Numbers")
         ("forkserver", "Clouds"),
         pytest.param("", "Clouds", marks=pytest.mark.long),
         pytest.param("forkserver", "Numbers", marks=pytest.mark.long),
-        *(pytest.param(method, name, marks=pytest.mark.long) for method in ("spawn", "fork") for name in DATA),
+        *(
+            pytest.param(method, name, marks=pytest.mark.long)
+            for method in ("spawn", "fork")
+            for name in DATA
+        ),
     ],
 )
-def test_however_workers_start_no_bit_changes(undisturbed: Trained, new_run: NewRun, method: str, name: str) -> None:
+def test_however_workers_start_no_bit_changes(
+    undisturbed: Trained, new_run: NewRun, method: str, name: str
+) -> None:
     chosen = {"multiprocessing_context": method} if method else {}
     run_dir = new_run(over(name, workers=1, **chosen))
     assert start(run_dir).wait() == 0
     assert_same_end(undisturbed(over(name, workers=1)), run_dir)
-    assert not [text for text in messages(run_dir) if FORKED in text or "no checkpoint holds that" in text]
+    assert not [
+        text for text in messages(run_dir) if FORKED in text or "no checkpoint holds that" in text
+    ]
 
 
 def test_forked_workers_leave_the_garbage_to_the_training(trained: Trained, tmp_path: Path) -> None:
     """CUDA events in it, say, which cannot be freed in another process."""
     freed = tmp_path / "freed"
-    litters = 'hooks.litters={use="./data_loaders.py:litters", points=["before_train"], args=["%s"]}'
+    litters = (
+        'hooks.litters={use="./data_loaders.py:litters", points=["before_train"], args=["%s"]}'
+    )
     gc.disable()
     trained(over("Collects", workers=2), litters % freed)
     gc.enable()
@@ -298,9 +339,14 @@ def test_forked_workers_leave_the_garbage_to_the_training(trained: Trained, tmp_
 
 @pytest.mark.parametrize(
     ("data", "why"),
-    [("Unpicklable", "TypeError: cannot pickle"), ("InPieces", "its 302 tensors are more than the 224 that a worker")],
+    [
+        ("Unpicklable", "TypeError: cannot pickle"),
+        ("InPieces", "its 302 tensors are more than the 224 that a worker"),
+    ],
 )
-def test_data_that_cannot_be_pickled_are_forked_with_a_warning(new_run: NewRun, data: str, why: str) -> None:
+def test_data_that_cannot_be_pickled_are_forked_with_a_warning(
+    new_run: NewRun, data: str, why: str
+) -> None:
     run_dir = new_run(over(data, workers=1))
     assert start(run_dir).wait() == 0
     (said,) = [text for text in messages(run_dir) if FORKED in text]
@@ -311,15 +357,25 @@ def test_data_that_cannot_be_pickled_are_forked_with_a_warning(new_run: NewRun, 
 
 
 def test_a_start_method_that_cannot_be_is_an_error_before_the_training(trained: Trained) -> None:
-    (end,) = records(trained(over("Unpicklable", workers=1, multiprocessing_context="spawn"), code=2), "end")
-    assert '"spawn" workers need data that can be pickled, and Unpicklable cannot be: TypeError' in str(end["reason"])
-    assert "data.train.loader.multiprocessing_context" in str(end["reason"]) or "--set" in str(end["reason"])
+    (end,) = records(
+        trained(over("Unpicklable", workers=1, multiprocessing_context="spawn"), code=2), "end"
+    )
+    assert (
+        '"spawn" workers need data that can be pickled, and Unpicklable cannot be: TypeError'
+        in str(end["reason"])
+    )
+    assert "data.train.loader.multiprocessing_context" in str(end["reason"]) or "--set" in str(
+        end["reason"]
+    )
 
 
 @pytest.mark.parametrize(
-    ("small", "said"), [("shm", "its tensors .+ do not fit into"), ("memory", "2 copies of it .+ do not fit into")]
+    ("small", "said"),
+    [("shm", "its tensors .+ do not fit into"), ("memory", "2 copies of it .+ do not fit into")],
 )
-def test_too_big_data_are_forked(trained: Trained, monkeypatch: pytest.MonkeyPatch, small: str, said: str) -> None:
+def test_too_big_data_are_forked(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, small: str, said: str
+) -> None:
     class Spec:
         name = "hookflow.runner.__main__"
 
@@ -358,7 +414,10 @@ def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
     (end,) = records(run_dir, "end")
     assert end["reason"] == "SIGTERM received"
     (text,) = [text for text in messages(run_dir) if text.startswith("worker ")]
-    named = r"worker 0 of HangsOnce \(pid \d+\) did not leave within 0.5 s and was killed \(SIGKILL\): it hung .*"
+    named = (
+        r"worker 0 of HangsOnce \(pid \d+\) did not leave within 0.5 s and was killed \(SIGKILL\):"
+        r" it hung .*"
+    )
     assert re.fullmatch(named, text)
     assert Training(run_dir, resume=True).wait() == 0
     assert_same_end(undisturbed(over("Clouds", split), "run.sanity=false"), run_dir)
@@ -395,7 +454,10 @@ class CountsVisits:
 def test_what_was_accumulated_when_a_worker_hangs_is_discarded(
     undisturbed: Trained, new_run: NewRun, tmp_path: Path, overrides: tuple[str, ...], done: int
 ) -> None:
-    """The fourth batch hangs: the second one of an iteration of two. Batch norm and dropout have gone on by then."""
+    """The fourth batch hangs: the second one of an iteration of two.
+
+    Batch norm and dropout have gone on by then.
+    """
     mark = tmp_path / "hangs"
     args = f'data.train.args={{mark="{mark}", after=24}}'
     hasty = 'hooks.hasty={use="./process_hooks.py:Hasty"}'
@@ -412,15 +474,24 @@ def test_what_was_accumulated_when_a_worker_hangs_is_discarded(
 
 
 FIRST_BATCHES = {
-    "a sampler with a state": (over("HangsInEpoch2", workers=1, sampler="./data_loaders.py:Rotates"), '{mark="%s"}'),
-    "a loader with a sampler with a state": ('data.train={use="./data_loaders.py:rotating"}', '{mark="%s"}'),
+    "a sampler with a state": (
+        over("HangsInEpoch2", workers=1, sampler="./data_loaders.py:Rotates"),
+        '{mark="%s"}',
+    ),
+    "a loader with a sampler with a state": (
+        'data.train={use="./data_loaders.py:rotating"}',
+        '{mark="%s"}',
+    ),
     "a loader that shuffles": ('data.train={use="./data_loaders.py:shuffling"}', '{mark="%s"}'),
-    "and keeps its workers": ('data.train={use="./data_loaders.py:shuffling"}', '{persistent=true, mark="%s"}'),
+    "and keeps its workers": (
+        'data.train={use="./data_loaders.py:shuffling"}',
+        '{persistent=true, mark="%s"}',
+    ),
 }
 
 
 @pytest.mark.parametrize(("data", "args"), FIRST_BATCHES.values(), ids=FIRST_BATCHES)
-def test_where_the_first_batch_of_an_epoch_hangs_the_order_of_the_epoch_is_drawn_as_if_for_the_first_time(
+def test_where_the_first_batch_of_an_epoch_hangs_its_order_is_drawn_as_if_for_the_first_time(
     new_run: NewRun, tmp_path: Path, data: str, args: str
 ) -> None:
     mark, unhung = tmp_path / "hangs", tmp_path / "is there"
@@ -438,8 +509,12 @@ def test_where_the_first_batch_of_an_epoch_hangs_the_order_of_the_epoch_is_drawn
     assert_same_end(whole, run_dir)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "fork", pytest.param("spawn", marks=pytest.mark.long)])
-def test_a_hung_worker_does_not_outlive_a_training_that_is_killed(new_run: NewRun, tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    "method", ["forkserver", "fork", pytest.param("spawn", marks=pytest.mark.long)]
+)
+def test_a_hung_worker_does_not_outlive_a_training_that_is_killed(
+    new_run: NewRun, tmp_path: Path, method: str
+) -> None:
     mark = tmp_path / "hangs"
     data = over("HangsOnce", workers=1, multiprocessing_context=method)
     training = start(new_run(data, f'data.train.args={{mark="{mark}", gil=true}}'))
@@ -448,11 +523,17 @@ def test_a_hung_worker_does_not_outlive_a_training_that_is_killed(new_run: NewRu
     assert int(mark.read_text()) in {process.pid for process in whole}
     training.kill()
     assert training.wait() == -9
-    wait_for(lambda: all(not child.is_running() or child.status() == psutil.STATUS_ZOMBIE for child in whole))
+    wait_for(
+        lambda: all(
+            not child.is_running() or child.status() == psutil.STATUS_ZOMBIE for child in whole
+        )
+    )
 
 
 @pytest.mark.usefixtures("interpreters")
-def test_a_signal_to_the_whole_job_leaves_the_fork_server_and_its_workers_alone(new_run: NewRun) -> None:
+def test_a_signal_to_the_whole_job_leaves_the_fork_server_and_its_workers_alone(
+    new_run: NewRun,
+) -> None:
     slow = 'hooks.slow={use="./common_hooks.py:slow", points=["after_backward"]}'
     run_dir = new_run(over("Clouds", workers=2), slow, swap=("max_epochs = 3", "max_epochs = 400"))
     training = start(run_dir)  # which starts a resource tracker of its own
@@ -472,7 +553,9 @@ def test_a_signal_to_the_whole_job_leaves_the_fork_server_and_its_workers_alone(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_signal_while_torch_is_imported_ends_the_run_after_the_import(new_run: NewRun, number: int) -> None:
+def test_a_signal_while_torch_is_imported_ends_the_run_after_the_import(
+    new_run: NewRun, number: int
+) -> None:
     run_dir = new_run(disturber("ImportsTorch", number=int(number)))
     code = 130 if number == signal.SIGINT else 143
     assert Training(run_dir).wait() == code

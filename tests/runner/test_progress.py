@@ -28,7 +28,9 @@ class Exports:
 
 @pytest.fixture
 def exported(trained: Trained) -> RunDir:
-    return trained(f'hooks.exports={{use="{__file__}:Exports", on_error="ignore"}}', "run.max_epochs=2")
+    return trained(
+        f'hooks.exports={{use="{__file__}:Exports", on_error="ignore"}}', "run.max_epochs=2"
+    )
 
 
 def test_it_is_recorded_when_it_begins_moves_and_ends_also_by_an_error(exported: RunDir) -> None:
@@ -36,7 +38,11 @@ def test_it_is_recorded_when_it_begins_moves_and_ends_also_by_an_error(exported:
     count = [("checks", 0, 0, False), ("checks", 7, 0, True)]
     broken = [("shards", 0, 3, False), ("shards", 1, 3, False), ("shards", 1, 3, True)]
     recorded = records(exported, "progress")
-    assert [(r["name"], r["done"], r["total"], r["over"]) for r in recorded] == [*whole, *count, *broken]
+    assert [(r["name"], r["done"], r["total"], r["over"]) for r in recorded] == [
+        *whole,
+        *count,
+        *broken,
+    ]
     assert {record["hook"] for record in recorded} == {"exports"}
 
 
@@ -46,7 +52,11 @@ def test_a_bar_is_there_while_it_lasts(exported: RunDir) -> None:
         state.apply(record)  # type: ignore[arg-type]
         if record["k"] == "progress":
             bars.append(
-                [(bar.done, bar.whole) for bar in make_progress_bars(state) if bar.name.startswith("exports: ")]
+                [
+                    (bar.done, bar.whole)
+                    for bar in make_progress_bars(state)
+                    if bar.name.startswith("exports: ")
+                ]
             )
     assert bars == [[(0, 3)], [(1, 3)], [], [(0, 0)], [], [(0, 3)], [(1, 3)], []]
 
@@ -54,7 +64,11 @@ def test_a_bar_is_there_while_it_lasts(exported: RunDir) -> None:
 def test_plain_lines_say_how_it_ended(exported: RunDir) -> None:
     out = io.StringIO()
     plain.print_run(exported, out)
-    lines = [line.split(" progress ", 1)[1].split() for line in out.getvalue().splitlines() if " progress " in line]
+    lines = [
+        line.split(" progress ", 1)[1].split()
+        for line in out.getvalue().splitlines()
+        if " progress " in line
+    ]
     assert [line[:3] for line in lines] == [
         ["exports:", "shards", "3/3"],
         ["exports:", "checks", "7"],

@@ -21,7 +21,8 @@ def test_the_generator_of_mps_is_restored(monkeypatch: pytest.MonkeyPatch) -> No
     set_random_state(state, device)
     with restore_generators(device, 5):
         assert torch.equal(
-            torch.rand(3, generator=simulated), torch.rand(3, generator=torch.Generator().manual_seed(5))
+            torch.rand(3, generator=simulated),
+            torch.rand(3, generator=torch.Generator().manual_seed(5)),
         )
     assert torch.equal(torch.rand(3, generator=simulated), drawn)
     del state["mps"]  # a checkpoint of an earlier version

@@ -1,4 +1,6 @@
-"""The recorder and what is logged: numbers, media, hooks at `on_log`; a disk that fails harms no training."""
+"""The recorder and what is logged: numbers, media, hooks at `on_log`;
+a disk that fails harms no training.
+"""
 
 import errno
 import os
@@ -81,7 +83,9 @@ def test_a_torn_line_costs_no_later_one(
 ) -> None:
     write = os.write
     with monkeypatch.context() as full:
-        full.setattr(os, "write", lambda file, data: write(file, data[:9]) if len(data) > 30 else fail())
+        full.setattr(
+            os, "write", lambda file, data: write(file, data[:9]) if len(data) > 30 else fail()
+        )
         recorder.put("epoch", torn="x" * 12)
         recorder.flush()
     recorder.put("metrics")
@@ -89,7 +93,9 @@ def test_a_torn_line_costs_no_later_one(
     assert [record["k"] for record in read(run_dir)] == ["message", "metrics"]
 
 
-def test_a_disk_that_hangs_does_not_keep_the_process(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_hangs_does_not_keep_the_process(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answered = threading.Event()
     monkeypatch.setattr(module, "GRACE_SECONDS", 0.1)
     monkeypatch.setattr(os, "write", lambda file, data: answered.wait(60) and len(data))
@@ -112,7 +118,9 @@ class BusyDevice:
         assert self.done.wait(LIMIT)
 
 
-def test_the_training_logs_on_while_a_flush_waits_for_the_device(run_dir: RunDir, recorder: EventRecorder) -> None:
+def test_the_training_logs_on_while_a_flush_waits_for_the_device(
+    run_dir: RunDir, recorder: EventRecorder
+) -> None:
     device = BusyDevice()
     recorder.scalar("first", torch.ones(()), device, place=(1, 0))
     flushing = Thread(target=recorder.flush)
@@ -126,7 +134,9 @@ def test_the_training_logs_on_while_a_flush_waits_for_the_device(run_dir: RunDir
     flushing.join(LIMIT)
     recorder.flush()
     logged = [
-        (record["it"], record["v"]) for record in event_log(run_dir.events).read_all() if record["k"] == "scalars"
+        (record["it"], record["v"])
+        for record in event_log(run_dir.events).read_all()
+        if record["k"] == "scalars"
     ]
     assert logged == [(1, {"first": 1.0}), (2, {"second": 2.0})]
     assert messages(run_dir) == ["the training goes on"]
@@ -149,7 +159,9 @@ def test_a_device_that_hangs_does_not_keep_the_process_and_is_named(
     flushing.join(LIMIT)
 
 
-def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorder: EventRecorder) -> None:
+def test_numbers_of_every_kind_are_brought_over_exactly(
+    run_dir: RunDir, recorder: EventRecorder
+) -> None:
     values = {
         "float": 0.1,
         "integer": 3,
@@ -168,7 +180,8 @@ def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorde
     recorder.flush()
     (record,) = read(run_dir)
     assert record["v"] == {
-        name: float(value.item() if hasattr(value, "item") else value) for name, value in values.items()
+        name: float(value.item() if hasattr(value, "item") else value)
+        for name, value in values.items()
     }
 
 
@@ -177,12 +190,19 @@ def test_a_number_that_cannot_be_read_costs_no_other_one_and_is_said_once(
 ) -> None:
     sparse = torch.ones(1).to_sparse()
     for _ in range(2):
-        for name, value in {"a": torch.ones(1), "sparse": sparse, "b": torch.ones(1), "c": 3.0}.items():
+        for name, value in {
+            "a": torch.ones(1),
+            "sparse": sparse,
+            "b": torch.ones(1),
+            "c": 3.0,
+        }.items():
             recorder.scalar(name, value)
         recorder.scalar("meta", torch.ones((), device="meta"))
         recorder.flush()
     log = event_log(run_dir.events).read_all()
-    assert [record["v"] for record in log if record["k"] == "scalars"] == [{"a": 1.0, "b": 1.0, "c": 3.0}] * 2
+    assert [record["v"] for record in log if record["k"] == "scalars"] == [
+        {"a": 1.0, "b": 1.0, "c": 3.0}
+    ] * 2
     told = [record["text"] for record in log if record["k"] == "message"]
     assert [text.partition(":")[0] for text in told] == [
         f'the logged number "{name}" cannot be read' for name in ("sparse", "meta")
@@ -193,10 +213,14 @@ def test_a_number_of_a_stream_of_the_users_own_is_read_once_it_is_computed(
     run_dir: RunDir, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = torch.zeros(1).as_subclass(OnCuda)
-    stream = SimpleNamespace(record_event=lambda: SimpleNamespace(synchronize=lambda: number.fill_(3)))
+    stream = SimpleNamespace(
+        record_event=lambda: SimpleNamespace(synchronize=lambda: number.fill_(3))
+    )
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
-    assert event_of_stream(number) is event_of_stream(torch.zeros(1)) is event_of_stream(1.0) is None
+    assert (
+        event_of_stream(number) is event_of_stream(torch.zeros(1)) is event_of_stream(1.0) is None
+    )
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     recorder.scalar("n", number, event_of_stream(number))
     recorder.flush()
@@ -212,7 +236,10 @@ def test_a_number_has_the_epoch_that_it_was_logged_in_whenever_it_is_written(
     place[1] = 1
     recorder.scalar("val_seconds", 0.5)
     recorder.flush()
-    assert [(r["it"], r["ep"], r["v"]) for r in read(run_dir)] == [(5, 0, {"loss": 1.0}), (5, 1, {"val_seconds": 0.5})]
+    assert [(r["it"], r["ep"], r["v"]) for r in read(run_dir)] == [
+        (5, 0, {"loss": 1.0}),
+        (5, 1, {"val_seconds": 0.5}),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -254,16 +281,25 @@ def test_no_string_holds_up_a_reader(
     assert run_dir.events.stat().st_size < size + 3 * TEXT_LIMIT
     *every, number, metrics = read(run_dir)
     assert list(number["v"]) == list(metrics["v"])
-    cut = [value for record in every for value in record.values() if isinstance(value, str) and len(value) > 1000]
+    cut = [
+        value
+        for record in every
+        for value in record.values()
+        if isinstance(value, str) and len(value) > 1000
+    ]
     assert len(every) == 5
     assert len(cut) == 7
     for value in cut:
         kept, _, mark = value.partition("…")
-        assert len(value.encode()) <= TEXT_LIMIT and "é" in kept and mark.endswith(" bytes left out]")
+        assert (
+            len(value.encode()) <= TEXT_LIMIT and "é" in kept and mark.endswith(" bytes left out]")
+        )
     assert len(capsys.readouterr().err) <= TEXT_LIMIT, "nor printed"
 
 
-def test_a_log_that_was_removed_is_begun_anew_and_says_so(run_dir: RunDir, recorder: EventRecorder) -> None:
+def test_a_log_that_was_removed_is_begun_anew_and_says_so(
+    run_dir: RunDir, recorder: EventRecorder
+) -> None:
     live = event_log(run_dir.events)
     recorder.put("run", pipeline="toy")
     recorder.put("epoch", seconds=1.0)
@@ -276,12 +312,21 @@ def test_a_log_that_was_removed_is_begun_anew_and_says_so(run_dir: RunDir, recor
     recorder.flush()
     first, said, *others = read(run_dir)
     assert (first["k"], first["pipeline"]) == ("run", "toy")
-    assert said["text"] == "the event log was removed while the run went on: what stood in it is lost"
+    assert (
+        said["text"] == "the event log was removed while the run went on: what stood in it is lost"
+    )
     assert [record["k"] for record in others] == ["metrics", "end"]
-    assert [record["k"] for record in live.read()] == ["run", "message", "metrics", "end"], "who follows it reads on"
+    assert [record["k"] for record in live.read()] == [
+        "run",
+        "message",
+        "metrics",
+        "end",
+    ], "who follows it reads on"
 
 
-def test_firings_are_recorded_from_the_beginning_of_each_attempt(run_dir: RunDir, recorder: EventRecorder) -> None:
+def test_firings_are_recorded_from_the_beginning_of_each_attempt(
+    run_dir: RunDir, recorder: EventRecorder
+) -> None:
     """Also of one in the same process, after `rewind`."""
     books = TimingAggregator(1, Timeline())
     recorder.watch(books, SimpleNamespace(iter=3, epoch=1, stage="train", batch_idx=1, batches=2))  # type: ignore[arg-type]
@@ -306,7 +351,10 @@ def read_png(path: Path) -> Any:
 def test_a_png_reads_back_to_the_bit(channels: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     slope = np.linspace(0, 255, 40 * 30 * channels).reshape(30, 40, channels).astype(np.uint8)
-    for name, array in {"noise": rng.integers(0, 256, (30, 40, channels), np.uint8), "slope": slope}.items():
+    for name, array in {
+        "noise": rng.integers(0, 256, (30, 40, channels), np.uint8),
+        "slope": slope,
+    }.items():
         file = tmp_path / f"{name}.png"
         file.write_bytes(encode_png(array))
         assert np.array_equal(read_png(file).reshape(array.shape), array)
@@ -325,17 +373,25 @@ def test_one_of_each_is_recorded_as_it_was_by_a_thread_that_may_read_the_device_
     run = trained(LOGS, SHORT)
     assert threads == {"hookflow-media"}
     images = records(run, "image")
-    assert [(r["it"], r["caption"], r["hook"]) for r in images] == [(k, f"at {k}", "logs") for k in range(1, 6)]
+    assert [(r["it"], r["caption"], r["hook"]) for r in images] == [
+        (k, f"at {k}", "logs") for k in range(1, 6)
+    ]
     assert images[2]["path"] == "images/val/sample/it00000003.png"
     assert (images[2]["width"], images[2]["height"], images[2]["figure"]) == (5, 4, False)
     assert np.array_equal(read_png(run.path / str(images[2]["path"]))[0, 0], [3, 0, 0])
     histogram = records(run, "histogram")[-1]
-    assert (histogram["it"], histogram["edges"], histogram["counts"]) == (5, [0.0, 1.0, 2.0], [1, 3])
+    assert (histogram["it"], histogram["edges"], histogram["counts"]) == (
+        5,
+        [0.0, 1.0, 2.0],
+        [1, 3],
+    )
     assert [r["text"] for r in records(run, "text")] == [f"iteration {k}" for k in range(1, 6)]
 
 
 @pytest.mark.parametrize("form", ["run.accumulate=1", "run.accumulate=2"])
-def test_a_number_is_of_the_iteration_under_way_until_that_is_done(trained: Trained, form: str) -> None:
+def test_a_number_is_of_the_iteration_under_way_until_that_is_done(
+    trained: Trained, form: str
+) -> None:
     run = trained('hooks.at={use="./logging_hooks.py:LogsAt"}', SHORT, form)
     logged = [(name, it - done) for (it, _, name), done in curve(run).items() if name in LATER]
     assert {name: {late for other, late in logged if other == name} for name in LATER} == LATER
@@ -345,7 +401,9 @@ LATER = {"epoch": {0}, "fetched": {1}, "backward": {1}, "done": {0}, "val": {0}}
 """By how much the iteration of a number is above the iterations done when it was logged."""
 
 
-def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_there_is_no_room_for_is_dropped_and_told(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given, close = threading.Event(), media.MediaRecorder.close
 
     def slow(image: torch.Tensor) -> Any:
@@ -361,7 +419,9 @@ def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeyp
     monkeypatch.setattr(media.MediaRecorder, "close", closed)
     run = trained('hooks.floods={use="./logging_hooks.py:Floods", args={count=50}}', SHORT)
     written = len(records(run, "image"))
-    assert written == 4 == len(list((run.path / "images/many").iterdir())), "each has a file of its own"
+    assert written == 4 == len(list((run.path / "images/many").iterdir())), (
+        "each has a file of its own"
+    )
     told = messages(run, "warn")
     assert any("faster than they can be written" in text for text in told)
     assert any(text.startswith("46 logged images and histograms") for text in told)
@@ -370,16 +430,30 @@ def test_what_there_is_no_room_for_is_dropped_and_told(trained: Trained, monkeyp
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("image", "TypeError: run.log_image(\"sample\", …) needs height × width × 1, 3 or 4 channels, last or first, "
-        "not (2, 3, 4, 5); log the images of a batch one by one, or make a grid of them"),
+        (
+            "image",
+            'TypeError: run.log_image("sample", …) needs height × width × 1, 3 or 4 channels, last'
+            " or first, not (2, 3, 4, 5); log the images of a batch one by one, or make a grid of"
+            " them",
+        ),
         ("text", 'TypeError: run.log_text("sample", …) needs a string, not a int (3)'),
-        ("histogram", "TypeError: run.log_histogram(\"sample\", …) needs numbers, not a str ('abc')"),
-        ("figure", 'TypeError: run.log_figure("sample", …) needs a figure of matplotlib, not a Tensor (tensor([[0'),
+        (
+            "histogram",
+            "TypeError: run.log_histogram(\"sample\", …) needs numbers, not a str ('abc')",
+        ),
+        (
+            "figure",
+            'TypeError: run.log_figure("sample", …) needs a figure of matplotlib, not a Tensor'
+            " (tensor([[0",
+        ),
     ],
-)  # fmt: skip
-def test_what_is_no_image_is_refused_where_it_is_logged(what: str, message: str, trained: Trained) -> None:
+)
+def test_what_is_no_image_is_refused_where_it_is_logged(
+    what: str, message: str, trained: Trained
+) -> None:
     wrong = (
-        f'hooks.wrong={{use="./logging_hooks.py:logs_wrongly", args={{what="{what}"}}, points=["after_train_iter"]}}'
+        f'hooks.wrong={{use="./logging_hooks.py:logs_wrongly", args={{what="{what}"}},'
+        ' points=["after_train_iter"]}'
     )
     run = trained(wrong, SHORT, code=1)
     assert reason(run).startswith(message)
@@ -396,9 +470,18 @@ def test_channels_may_come_first_or_last_and_values_become_bytes() -> None:
     assert copy_image(torch.from_numpy(small), "").shape == (7, 3, 4), "a tensor first"
     values = torch.tensor([[-1.0, 0.0, 0.5, 1.0, 2.0, float("nan")]])
     assert read_pixels(copy_image(values, "")).ravel().tolist() == [0, 0, 128, 255, 255, 0]
-    assert read_pixels(copy_image(values.bfloat16(), "")).ravel().tolist() == [0, 0, 128, 255, 255, 0]
+    assert read_pixels(copy_image(values.bfloat16(), "")).ravel().tolist() == [
+        0,
+        0,
+        128,
+        255,
+        255,
+        0,
+    ]
     assert read_pixels(copy_image(torch.tensor([[True, False]]), "")).ravel().tolist() == [255, 0]
-    assert read_pixels(copy_image(np.array([[7, 255]], np.uint8)[:, ::-1], "")).ravel().tolist() == [255, 7]
+    assert read_pixels(
+        copy_image(np.array([[7, 255]], np.uint8)[:, ::-1], "")
+    ).ravel().tolist() == [255, 7]
     with pytest.raises(TypeError, match="uint8, floating"):
         copy_image(torch.zeros(3, 3, dtype=torch.int64), "")
 
@@ -473,7 +556,9 @@ def logged(run_dir: RunDir) -> dict[tuple[Any, str], Any]:
     return result
 
 
-def test_every_number_is_offered_with_its_iteration_and_what_is_logged_there_is_not(trained: Trained) -> None:
+def test_every_number_is_offered_with_its_iteration_and_what_is_logged_there_is_not(
+    trained: Trained,
+) -> None:
     recorded = logged(trained(LISTENS % "", OFTEN, *BRIEF))
     again = {key for key in recorded if key[1].startswith("again_")}
     heard = {(it + (name == "grad_norm"), name): float(value) for it, name, value in Listens.heard}
@@ -499,17 +584,23 @@ def test_triggers_hold_and_its_time_is_its_own(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize(("on_error", "code"), [("raise", 1), ("ignore", 0), ("disable", 0)])
-def test_what_raises_there_is_the_fault_of_who_listens(trained: Trained, on_error: str, code: int) -> None:
+def test_what_raises_there_is_the_fault_of_who_listens(
+    trained: Trained, on_error: str, code: int
+) -> None:
     fails = f'hooks.fails={{use="tests.runner.test_recorder:Fails", on_error="{on_error}"}}'
     run_dir = trained(fails, OFTEN, *BRIEF, code=code)
     errors = records(run_dir, "error")
-    assert {(error["hook"], error["point"], error["action"]) for error in errors} == {("fails", "on_log", on_error)}
+    assert {(error["hook"], error["point"], error["action"]) for error in errors} == {
+        ("fails", "on_log", on_error)
+    }
     losses = [key for key in logged(run_dir) if key[1] == "loss"]
     assert len(errors) == (len(losses) if on_error == "ignore" else 1)
 
 
 def test_a_stop_asked_for_there_is_granted_after_the_iteration(trained: Trained) -> None:
-    (end,) = records(trained('hooks.stops={use="tests.runner.test_recorder:Stops"}', OFTEN, *BRIEF), "end")
+    (end,) = records(
+        trained('hooks.stops={use="tests.runner.test_recorder:Stops"}', OFTEN, *BRIEF), "end"
+    )
     assert (end["it"], end["status"], end["reason"]) == (3, "finished", "heard enough")
 
 
@@ -524,8 +615,13 @@ def test_a_rank_that_logs_alone_waits_for_no_other(new_run: NewRun) -> None:
     assert said == ["alone 5.0", "alone 6.0"]
 
 
-def test_a_hook_in_the_thread_of_autograd_is_like_any_other(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On CUDA the gradients are not computed in the training thread. What a hook's own thread logs is not offered."""
+def test_a_hook_in_the_thread_of_autograd_is_like_any_other(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CUDA the gradients are not computed in the training thread.
+
+    What a hook's own thread logs is not offered.
+    """
     backward = torch.Tensor.backward
 
     def elsewhere(*args: Any, **named: Any) -> None:
@@ -534,7 +630,11 @@ def test_a_hook_in_the_thread_of_autograd_is_like_any_other(trained: Trained, mo
         thread.join()
 
     monkeypatch.setattr(torch.Tensor, "backward", elsewhere)
-    run_dir = trained(*BRIEF, LISTENS % "", 'hooks.gradients={use="tests.runner.test_recorder:Gradients"}')
+    run_dir = trained(
+        *BRIEF, LISTENS % "", 'hooks.gradients={use="tests.runner.test_recorder:Gradients"}'
+    )
     heard = {name for _, name, _ in Listens.heard}
     assert "seen" in heard and "alone" not in heard
-    assert {r["source"] for r in records(run_dir, "message") if r["text"] == "seen"} == {"gradients"}
+    assert {r["source"] for r in records(run_dir, "message") if r["text"] == "seen"} == {
+        "gradients"
+    }

@@ -1,4 +1,7 @@
-"""A run that was killed and resumed ends like the run that was left alone. And resumes that are changed, or refused."""
+"""A run that was killed and resumed ends like the run that was left alone.
+
+And resumes that are changed, or refused.
+"""
 
 import json
 import re
@@ -22,9 +25,25 @@ from hookflow.runner.checkpoint.resume_rules import (
 )
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.loop.trainer import Trainer
-from hookflow.runner.process.launch import CHANGEABLE_FACTS, commit_resume, rollback_resume, stage_resume
+from hookflow.runner.process.launch import (
+    CHANGEABLE_FACTS,
+    commit_resume,
+    rollback_resume,
+    stage_resume,
+)
 from hookflow.runner.state.stateful_parts import trigger_key
-from tests.conftest import TOY, NewRun, Train, Trained, hookflow, hookflow_here, messages, records, run_here, strikes
+from tests.conftest import (
+    TOY,
+    NewRun,
+    Train,
+    Trained,
+    hookflow,
+    hookflow_here,
+    messages,
+    records,
+    run_here,
+    strikes,
+)
 from tests.distributed.several import carry_out, printed
 from tests.runner.same import assert_same, assert_same_end
 from tests.support import runner_snapshots
@@ -40,11 +59,17 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(trained: Trained, train_h
     assert train_here(run_dir, resume=True) == 0
     assert any(f"{newest.name} cannot be used" in text for text in messages(run_dir))
     assert any(f"resumed from {older.name}" in text for text in messages(run_dir))
-    assert newest not in CheckpointStore(run_dir.checkpoints).all()[1:], "it makes room for whole ones"
+    assert newest not in CheckpointStore(run_dir.checkpoints).all()[1:], (
+        "it makes room for whole ones"
+    )
 
 
-def with_checkpoints(new_run: NewRun, train: Train, then: Sequence[str], now: Sequence[str]) -> RunDir:
-    """Train a run for an epoch with overrides, and return one with other overrides that has its checkpoints."""
+def with_checkpoints(
+    new_run: NewRun, train: Train, then: Sequence[str], now: Sequence[str]
+) -> RunDir:
+    """Train a run for an epoch with overrides,
+    and return one with other overrides that has its checkpoints.
+    """
     run_dir, other = new_run("run.max_epochs=1", *then), new_run(*now)
     assert train(run_dir) == 0
     run_dir.checkpoints.rename(other.checkpoints)
@@ -52,7 +77,8 @@ def with_checkpoints(new_run: NewRun, train: Train, then: Sequence[str], now: Se
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"), [("model.args.width=16", "head.weight"), ("run.max_epochs=3", "it has no model")]
+    ("change", "expected"),
+    [("model.args.width=16", "head.weight"), ("run.max_epochs=3", "it has no model")],
 )
 def test_a_checkpoint_of_another_model_or_optimizer_is_the_users_mistake(
     new_run: NewRun, train_here: Train, change: str, expected: str
@@ -70,7 +96,10 @@ def test_a_checkpoint_of_another_model_or_optimizer_is_the_users_mistake(
 
 def of_length(examples: int, split: str = "train", **loader: Any) -> str:
     keys = ", ".join(f"{key}={value}" for key, value in {"batch_size": 8, **loader}.items())
-    return f'data.{split}={{use="./data_loaders.py:Numbers", args={{examples={examples}}}, loader={{{keys}}}}}'
+    return (
+        f'data.{split}={{use="./data_loaders.py:Numbers", args={{examples={examples}}},'
+        f" loader={{{keys}}}}}"
+    )
 
 
 @pytest.mark.parametrize(("then", "now"), [(40, 20), (40, 60), (40, 39)])
@@ -88,7 +117,9 @@ def test_training_data_of_another_length_are_refused(
     )
     assert train_here(run_dir, resume=True) == 2
     refused = str(records(run_dir, "refused")[-1]["reason"])
-    assert f"data.train had {then} examples" in refused and f"has {now} now" in refused.replace(" examples now", " now")
+    assert f"data.train had {then} examples" in refused and f"has {now} now" in refused.replace(
+        " examples now", " now"
+    )
     assert not records(run_dir, "run")
 
 
@@ -101,13 +132,17 @@ def test_validation_data_of_another_length_are_said(new_run: NewRun, train_here:
 
 
 def test_data_of_the_same_length_are_resumed(new_run: NewRun, train_here: Train) -> None:
-    run_dir = with_checkpoints(new_run, train_here, [of_length(40)], [of_length(40), "run.max_epochs=2"])
+    run_dir = with_checkpoints(
+        new_run, train_here, [of_length(40)], [of_length(40), "run.max_epochs=2"]
+    )
     assert train_here(run_dir, resume=True) == 0
     assert not [text for text in messages(run_dir) if "when the checkpoint was saved" in text]
 
 
 def test_hooks_that_are_gone_or_new(new_run: NewRun, train_here: Train) -> None:
-    """One with a state is missed, and one without is not; a new one fires at the multiples to come."""
+    """One with a state is missed, and one without is not;
+    a new one fires at the multiples to come.
+    """
     run_dir = with_checkpoints(
         new_run,
         train_here,
@@ -124,24 +159,36 @@ def test_hooks_that_are_gone_or_new(new_run: NewRun, train_here: Train) -> None:
     assert '"early_stop"' in missed, "and not the one without a state"
     assert not [text for text in messages(run_dir) if '"plain": it starts anew' in text]
     assert any('does not know the hook "ema"' in text for text in messages(run_dir))
-    assert (run_dir.checkpoints / "last" / "model_ema.pt").exists(), "the average starts from the weights"
+    assert (run_dir.checkpoints / "last" / "model_ema.pt").exists(), (
+        "the average starts from the weights"
+    )
     logged = [record["it"] for record in records(run_dir, "scalars") if "train/iter" in record["v"]]  # type: ignore[operator]
     assert logged == [8, 12]
 
 
-def test_what_an_epoch_had_entered_alone_is_entered_again(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+def test_what_an_epoch_had_entered_alone_is_entered_again(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
     """Every other epoch is entered: whether this one was is not asked again in the middle of it."""
     marks = tmp_path / "around"
     around = f'hooks.around={{use="./common_hooks.py:Around", args={{file="{marks}"}}, every=2}}'
-    killed = new_run(EVERY_3, around, *strikes(tmp_path, 9, ("after_forward", 4), ("after_forward", 7)))
+    killed = new_run(
+        EVERY_3, around, *strikes(tmp_path, 9, ("after_forward", 4), ("after_forward", 7))
+    )
     assert Training(killed).wait() == -9
     assert Training(killed, resume=True).wait() == -9
-    assert marks.read_text().split() == ["entered", "entered", "left"], "the first epoch, twice; not the second"
+    assert marks.read_text().split() == [
+        "entered",
+        "entered",
+        "left",
+    ], "the first epoch, twice; not the second"
     assert Training(killed, resume=True).wait() == 0
     assert marks.read_text().split()[3:] == ["entered", "left"], "the third"
 
 
-def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(resumes_alike: NewRun) -> None:
+def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(
+    resumes_alike: NewRun,
+) -> None:
     swa = 'hooks.swa={use="swa", args={begin="1ep"}}'
     export = 'hooks.export={use="export", args={formats=["state_dict"]}}'
     resumes_alike('model.use="./toy.py:Counts"', swa, export, point="after_train_iter", at=12)
@@ -156,16 +203,23 @@ def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(resume
     ],
 )
 def test_what_a_hook_has_frozen_stays_so(resumes_alike: NewRun, hook: str, at: int) -> None:
-    """In the middle of an epoch, where no point fires that would freeze it again; and at its end."""
+    """In the middle of an epoch, where no point fires that would
+    freeze it again; and at its end.
+    """
     resumes_alike(f"hooks.freezes={{{hook}}}", point="after_train_iter", at=at)
 
 
 def test_a_group_that_a_hook_adds_in_the_middle_is_resumed(resumes_alike: NewRun) -> None:
     thaws = 'hooks.thaws={use="./model_changes.py:Thaws", args={at=1}}'
-    resumes_alike('model.use="./model_changes.py:HalfFrozen"', thaws, point="after_train_iter", at=8)
+    resumes_alike(
+        'model.use="./model_changes.py:HalfFrozen"', thaws, point="after_train_iter", at=8
+    )
 
 
-LOST = "the task Forgets changes buffer, draws, target, scaler, steps while it trains, and no checkpoint holds that"
+LOST = (
+    "the task Forgets changes buffer, draws, target, scaler, steps while it trains, and no"
+    " checkpoint holds that"
+)
 
 
 @pytest.mark.parametrize("task", ["Remembers", "Forgets"])
@@ -184,18 +238,36 @@ def test_a_tasks_own_state(new_run: NewRun, train_here: Train, tmp_path: Path, t
 
 
 def test_data_and_a_hook_that_change_and_save_nothing_are_named(trained: Trained) -> None:
-    """The hook after the others: it changes at the end of the epoch. Nothing is said of a model, a class or a file."""
+    """The hook after the others: it changes at the end of the epoch.
+
+    Nothing is said of a model, a class or a file.
+    """
     model = 'model.use="./toy.py:Forgets"'
-    data = 'data.train={use="./toy.py:Curriculum", loader={batch_size=8, sampler="./data_loaders.py:Forgets"}}'
-    run_dir = trained(model, data, 'hooks.forgets={use="./common_hooks.py:Forgets"}', EVERY_3, "run.max_epochs=1")
-    lost = [text.partition(" while it trains")[0] for text in messages(run_dir) if "no checkpoint holds that" in text]
+    data = (
+        'data.train={use="./toy.py:Curriculum", loader={batch_size=8,'
+        ' sampler="./data_loaders.py:Forgets"}}'
+    )
+    run_dir = trained(
+        model, data, 'hooks.forgets={use="./common_hooks.py:Forgets"}', EVERY_3, "run.max_epochs=1"
+    )
+    lost = [
+        text.partition(" while it trains")[0]
+        for text in messages(run_dir)
+        if "no checkpoint holds that" in text
+    ]
     data = ["data.train (Curriculum) changes harder", "data.train (Forgets) changes power"]
     assert sorted(lost) == [*data, 'the hook "forgets" changes seen']
 
 
-def test_a_task_that_has_a_state_only_now_is_reported(trained: Trained, train_here: Train, tmp_path: Path) -> None:
+def test_a_task_that_has_a_state_only_now_is_reported(
+    trained: Trained, train_here: Train, tmp_path: Path
+) -> None:
     run_dir = trained('task.use="./own_tasks.py:Forgets"', "run.max_epochs=1")
-    text = run_dir.pipeline.read_text().replace("Forgets", "Remembers").replace("max_epochs = 1", "max_epochs = 2")
+    text = (
+        run_dir.pipeline.read_text()
+        .replace("Forgets", "Remembers")
+        .replace("max_epochs = 1", "max_epochs = 2")
+    )
     run_dir.pipeline.write_text(text)
     assert train_here(run_dir, resume=True) == 0
     assert "the checkpoint has no state of the task: the task starts anew" in messages(run_dir)
@@ -205,14 +277,25 @@ def test_a_task_that_has_a_state_only_now_is_reported(trained: Trained, train_he
     ("change", "expected"),
     [
         ("hooks.clip.enabled=false", 'the hook "clip" is gone, and what it knew with it'),
-        ('hooks.more={use="./common_hooks.py:slow", points=["after_train"]}', 'the hook "more" is new: it starts anew'),
+        (
+            'hooks.more={use="./common_hooks.py:slow", points=["after_train"]}',
+            'the hook "more" is new: it starts anew',
+        ),
         ("hooks.ema.args.decay=0.5", "hooks.ema.args.decay was 0.9, and is 0.5"),
-        ("hooks.accuracy.points=['after_val_epoch', 'after_val_iter']", 'the hook "accuracy" fires no more at'),
+        (
+            "hooks.accuracy.points=['after_val_epoch', 'after_val_iter']",
+            'the hook "accuracy" fires no more at',
+        ),
         ("hooks.clip.phase='last'", 'hooks.clip.phase was not set, and is "last"'),
-        ("hooks.throughput.before=['ema']", "at before_train the order was ema → throughput, and is throughput → ema"),
+        (
+            "hooks.throughput.before=['ema']",
+            "at before_train the order was ema → throughput, and is throughput → ema",
+        ),
     ],
 )
-def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Train, change: str, expected: str) -> None:
+def test_each_change_is_told_and_may_be_allowed(
+    new_run: NewRun, train_here: Train, change: str, expected: str
+) -> None:
     other = with_checkpoints(new_run, train_here, [], ["run.max_epochs=2", change])
     assert train_here(other, resume=True) == 2
     reason = str(records(other, "refused")[-1]["reason"])
@@ -239,15 +322,21 @@ def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Tra
         ('run.dir="müll"', ChangeRule.YES, ['and is "müll"']),
     ],
 )
-def test_what_may_change_by_itself(new_run: NewRun, change: str, may: ChangeRule, expected: list[str]) -> None:
+def test_what_may_change_by_itself(
+    new_run: NewRun, change: str, may: ChangeRule, expected: list[str]
+) -> None:
     then, now = (read_recorded(run.path) for run in (new_run(), new_run(change)))
     changes = [*find_changes((then[0].pipeline, then[1]), (now[0].pipeline, now[1]))]
     assert {item.may for item in changes} == {may}
-    assert [any(words in item.text for item in changes) for words in expected] == [True] * len(expected)
+    assert [any(words in item.text for item in changes) for words in expected] == [True] * len(
+        expected
+    )
 
 
 def test_what_is_recorded_is_read_as_it_stands(new_run: NewRun) -> None:
-    """Without the hooks that a file gets by default today, and without asking the environment of today."""
+    """Without the hooks that a file gets by default today,
+    and without asking the environment of today.
+    """
     run_dir = new_run()
     text = (
         TOY.read_text()
@@ -270,9 +359,16 @@ def test_hooks_that_cannot_be_read_any_more_must_be_allowed(new_run: NewRun) -> 
 
 
 @pytest.mark.parametrize(("then", "now"), [("raise", "skip"), ("skip", "ignore")])
-def test_what_is_no_hook_may_change(new_run: NewRun, train_here: Train, then: str, now: str) -> None:
+def test_what_is_no_hook_may_change(
+    new_run: NewRun, train_here: Train, then: str, now: str
+) -> None:
     changed = ["run.max_epochs=2", "run.val_every=2", f'run.on_nan="{now}"']
-    assert train_here(with_checkpoints(new_run, train_here, [f'run.on_nan="{then}"'], changed), resume=True) == 0
+    assert (
+        train_here(
+            with_checkpoints(new_run, train_here, [f'run.on_nan="{then}"'], changed), resume=True
+        )
+        == 0
+    )
 
 
 GATE = """
@@ -307,21 +403,37 @@ def finished(trained: Trained, gate: str) -> RunDir:
 
 
 def files(run: RunDir) -> dict[str, bytes | str]:
-    """Return all that stands in the run directory, but for who trains and what was printed and recorded."""
+    """Return all that stands in the run directory,
+    but for who trains and what was printed and recorded.
+    """
     apart = ("run.json", "events.jsonl", "now.bin", "lock")
-    paths = [path for path in run.path.rglob("*") if path.name not in apart and path.suffix != ".log"]
+    paths = [
+        path for path in run.path.rglob("*") if path.name not in apart and path.suffix != ".log"
+    ]
     result = {path for path in paths if path.is_file() or path.is_symlink()}
-    return {str(path): str(path.readlink()) if path.is_symlink() else path.read_bytes() for path in result}
+    return {
+        str(path): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+        for path in result
+    }
 
 
 @pytest.mark.parametrize(
     ("door", "code", "reason"),
     [
-        ("raise 0", 1, 'RuntimeError: the gate is closed; raised while the hook "gate" was given back its state'),
+        (
+            "raise 0",
+            1,
+            (
+                'RuntimeError: the gate is closed; raised while the hook "gate" was given back its'
+                " state"
+            ),
+        ),
         ("kill 0", 137, "killed by SIGKILL"),
     ],
 )
-def test_nothing_changes_before_it_is_read(finished: RunDir, tmp_path: Path, door: str, code: int, reason: str) -> None:
+def test_nothing_changes_before_it_is_read(
+    finished: RunDir, tmp_path: Path, door: str, code: int, reason: str
+) -> None:
     before, log, facts = files(finished), finished.events.read_bytes(), finished.describe()
     (tmp_path / "door").write_text(door)
     resume = ("--resume", finished.id, "--set=run.max_epochs=2")
@@ -363,8 +475,13 @@ def test_an_adoption_that_was_cut_short_is_finished(finished: RunDir, new_run: N
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_no_rank_changes_a_thing_before_all_have_read_it(new_run: NewRun, gate: str, tmp_path: Path, rank: int) -> None:
-    data = [f'data.{split}={{use="./data_loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
+def test_no_rank_changes_a_thing_before_all_have_read_it(
+    new_run: NewRun, gate: str, tmp_path: Path, rank: int
+) -> None:
+    data = [
+        f'data.{split}={{use="./data_loaders.py:Clouds", loader={{batch_size=8}}}}'
+        for split in ("train", "val")
+    ]
     run = new_run(gate, *data, 'run.device="cpu"', "run.max_epochs=1")
     assert carry_out(run, 2) == [0, 0], printed(run, 1)
     before = files(run)
@@ -389,8 +506,14 @@ THIRD = (
 SKIPS = 'hooks.skips={use="./control_hooks.py:Skips", args={at=6}}'
 FAILS = 'hooks.fails={use="./runner_snapshots.py:FailsOnce", args={at=3}, on_error="disable"}'
 TRIGGERS = (
-    'hooks.some={use="./common_hooks.py:slow", points=["after_train_iter"], every=4, when="loss > 0.1"}',
-    'hooks.late={use="./common_hooks.py:slow", points=["before_train_iter"], from="1ep", every="20%"}',
+    (
+        'hooks.some={use="./common_hooks.py:slow", points=["after_train_iter"], every=4, when="loss'
+        ' > 0.1"}'
+    ),
+    (
+        'hooks.late={use="./common_hooks.py:slow", points=["before_train_iter"], from="1ep",'
+        ' every="20%"}'
+    ),
     'hooks.vals={use="./common_hooks.py:slow", points=["after_val"], every=2}',
     'hooks.logs={use="./undeclared_hooks.py:logs", points=["after_train_iter"], every=6}',
     'hooks.seen={use="./common_hooks.py:slow", points=["after_train_iter"], when="mine > 2"}',
@@ -398,14 +521,25 @@ TRIGGERS = (
 
 INSIDE = (
     'hooks.probes={use="./module_hooks.py:halves", points=["forward"], modules=["head"], every=2}',
-    'hooks.once={use="./module_hooks.py:halves_once", points=["forward"], modules=["type:Linear"], from=2}',
-    'hooks.halves={use="./module_hooks.py:halves", points=["forward"], modules=["body.0"], stages=["train", "val"]}',
+    (
+        'hooks.once={use="./module_hooks.py:halves_once", points=["forward"],'
+        ' modules=["type:Linear"], from=2}'
+    ),
+    (
+        'hooks.halves={use="./module_hooks.py:halves", points=["forward"], modules=["body.0"],'
+        ' stages=["train", "val"]}'
+    ),
 )
 
 THROTTLED = (
-    'hooks.thin={use="./common_hooks.py:slow", points=["after_train_iter"], budget="1%", over_budget="throttle"}',
-    'hooks.thinned={use="./module_hooks.py:halves", points=["forward"], modules=["head"], every=2, budget="1%", '
-    'over_budget="throttle"}',
+    (
+        'hooks.thin={use="./common_hooks.py:slow", points=["after_train_iter"], budget="1%",'
+        ' over_budget="throttle"}'
+    ),
+    (
+        'hooks.thinned={use="./module_hooks.py:halves", points=["forward"], modules=["head"],'
+        ' every=2, budget="1%", over_budget="throttle"}'
+    ),
 )
 
 SETUPS = {
@@ -436,13 +570,19 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize("name", SETUPS)
-def test_everything_mutable_is_in_the_checkpoint(new_run: NewRun, train_here: Train, tmp_path: Path, name: str) -> None:
+def test_everything_mutable_is_in_the_checkpoint(
+    new_run: NewRun, train_here: Train, tmp_path: Path, name: str
+) -> None:
     swap = ("max_epochs = 3", "max_iters = 15" if name == "iterations" else "max_epochs = 3")
 
     def photographed(file: str, at: int) -> RunDir:
         args = f'{{file="{tmp_path / file}", at=9}}'
-        takes = f'hooks.photographs={{use="tests.support.runner_snapshots:Photographs", args={args}}}'
-        return new_run(*SETUPS[name], takes, *strikes(tmp_path, 15, ("after_forward", at)), swap=swap)
+        takes = (
+            f'hooks.photographs={{use="tests.support.runner_snapshots:Photographs", args={args}}}'
+        )
+        return new_run(
+            *SETUPS[name], takes, *strikes(tmp_path, 15, ("after_forward", at)), swap=swap
+        )
 
     alone, resumed = photographed("alone", 99), photographed("resumed", 6)
     assert train_here(alone) == 0
@@ -458,7 +598,9 @@ def test_everything_mutable_is_in_the_checkpoint(new_run: NewRun, train_here: Tr
 
 
 def test_the_documentation_names_every_entry_of_a_checkpoint(trained: Trained) -> None:
-    saved = torch.load(trained("run.max_epochs=1").checkpoints / "last" / "training.pt", weights_only=True)
+    saved = torch.load(
+        trained("run.max_epochs=1").checkpoints / "last" / "training.pt", weights_only=True
+    )
     text = (Path(__file__).parents[2] / "docs" / "how-to" / "checkpoints.md").read_text()
     table = text.partition("## Contents of training.pt")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
@@ -472,31 +614,50 @@ def kinds(photograph: Any) -> set[str]:
     return set().union(*map(kinds, photograph)) if isinstance(photograph, list) else set()
 
 
-def test_hooks_that_were_switched_off_or_removed_stay_so(trained: Trained, train_here: Train, tmp_path: Path) -> None:
-    run_dir = trained(OFTEN, INSIDE[1], FAILS, *strikes(tmp_path, 15, ("after_forward", 6)), code=143)
+def test_hooks_that_were_switched_off_or_removed_stay_so(
+    trained: Trained, train_here: Train, tmp_path: Path
+) -> None:
+    run_dir = trained(
+        OFTEN, INSIDE[1], FAILS, *strikes(tmp_path, 15, ("after_forward", 6)), code=143
+    )
     assert train_here(run_dir, resume=True) == 0
-    assert 'the hook "once" remains removed from its modules, as before the resume' in messages(run_dir)
+    assert 'the hook "once" remains removed from its modules, as before the resume' in messages(
+        run_dir
+    )
     assert len(records(run_dir, "error")) == 1
     assert any('the hook "fails" stays switched off' in text for text in messages(run_dir))
 
 
-A_LIST, WITH_A_PLACE = (f'data.test={{use="./data_loaders.py:{name}"}}' for name in ("a_list", "stateful_loader"))
+A_LIST, WITH_A_PLACE = (
+    f'data.test={{use="./data_loaders.py:{name}"}}' for name in ("a_list", "stateful_loader")
+)
 
 
 @pytest.mark.parametrize(
     ("then", "now"),
-    [([A_LIST], [WITH_A_PLACE]), ([WITH_A_PLACE], [A_LIST]), ([A_LIST], [A_LIST, "run.limit_test=1"])],
+    [
+        ([A_LIST], [WITH_A_PLACE]),
+        ([WITH_A_PLACE], [A_LIST]),
+        ([A_LIST], [A_LIST, "run.limit_test=1"]),
+    ],
     ids=["gets a place", "loses its place", "cut short"],
 )
-def test_the_data_of_a_test_may_be_others(new_run: NewRun, train_here: Train, then: list[str], now: list[str]) -> None:
-    other = with_checkpoints(new_run, train_here, ["run.test=true", *then], ["run.test=true", "run.max_epochs=2", *now])
+def test_the_data_of_a_test_may_be_others(
+    new_run: NewRun, train_here: Train, then: list[str], now: list[str]
+) -> None:
+    other = with_checkpoints(
+        new_run, train_here, ["run.test=true", *then], ["run.test=true", "run.max_epochs=2", *now]
+    )
     assert train_here(other, resume=True) == 0
     assert records(other, "end")[0]["it"] == 10
 
 
 def test_each_trigger_has_a_name_of_its_own(new_run: NewRun) -> None:
     """Also those of an around and of a method that fire at one point."""
-    run_dir = new_run('hooks.all={use="./common_hooks.py:Everywhere", modules=["head"], parameters=["head.weight"]}')
+    run_dir = new_run(
+        'hooks.all={use="./common_hooks.py:Everywhere", modules=["head"],'
+        ' parameters=["head.weight"]}'
+    )
     plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
     names = [trigger_key(binding) for binding in plan.bindings if binding.half != "exit"]
     assert len({*names}) == len(names) > 30
@@ -536,7 +697,9 @@ ENDS_EARLY = f'hooks.ends={{use="{__file__}:EndsEarly", writes=["control"]}}'
 def test_a_run_that_a_hook_has_ended_and_that_crashes_is_restarted_to_the_same_end(
     undisturbed: Trained, new_run: NewRun, train_here: Train, tmp_path: Path, point: str, every: int
 ) -> None:
-    """As `--max-restarts` does it: no iteration is trained beyond the one that the hook has ended it at."""
+    """As `--max-restarts` does it: no iteration is trained beyond the one
+    that the hook has ended it at.
+    """
     saves = f'hooks.checkpoint.points=[{{at="after_train_iter", every={every}}}]'
     fails = f'hooks.fails={{use="{__file__}:FailsOnce", points=["{point}"], args={{mark="%s"}}}}'
     cut = new_run(ENDS_EARLY, saves, fails % (tmp_path / "mark"))
@@ -548,7 +711,8 @@ def test_a_run_that_a_hook_has_ended_and_that_crashes_is_restarted_to_the_same_e
 
 
 @pytest.mark.parametrize(
-    ("changes", "last"), [((), 4), (("run.max_epochs=4",), 20), (("hooks.clip.args.max_norm=2.0",), 15)]
+    ("changes", "last"),
+    [((), 4), (("run.max_epochs=4",), 20), (("hooks.clip.args.max_norm=2.0",), 15)],
 )
 def test_what_a_hook_has_ended_goes_on_where_something_is_changed(
     new_run: NewRun, train_here: Train, changes: Sequence[str], last: int

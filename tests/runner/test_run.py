@@ -23,12 +23,17 @@ def test_a_hook_that_does_nothing_changes_no_bit(left_alone: RunDir, trained: Tr
     assert_same(final_state(left_alone)["model"], final_state(with_it)["model"])
 
 
-def test_what_a_validation_draws_changes_no_training_and_is_drawn_again_by_val(trained: Trained) -> None:
+def test_what_a_validation_draws_changes_no_training_and_is_drawn_again_by_val(
+    trained: Trained,
+) -> None:
     task = f'task.use="{Path(__file__).parents[1] / "support" / "own_tasks.py"}:Noisy"'
     often, seldom = (
-        trained(task, f'run.val_every="{every}"', "hooks.early_stop.enabled=false") for every in ("2it", "3ep")
+        trained(task, f'run.val_every="{every}"', "hooks.early_stop.enabled=false")
+        for every in ("2it", "3ep")
     )
-    assert final_state(often)["random"]["python"][1].equal(final_state(seldom)["random"]["python"][1])
+    assert final_state(often)["random"]["python"][1].equal(
+        final_state(seldom)["random"]["python"][1]
+    )
     assert_same(final_state(often)["model"], final_state(seldom)["model"])
     noises = [record["v"]["noise"] for record in records(often, "metrics")]
     assert len({*noises}) == len(noises) > 5
@@ -39,9 +44,12 @@ def test_what_a_validation_draws_changes_no_training_and_is_drawn_again_by_val(t
 
 def test_what_is_said_is_signed(trained: Trained) -> None:
     named = 'hooks.mine={use="./callable_hooks.py:named", args=["from a hook"], points=["%s"]}'
-    threaded = 'hooks.threaded={use="./callable_hooks.py:says_from_a_thread", points=["after_train"]}'
+    threaded = (
+        'hooks.threaded={use="./callable_hooks.py:says_from_a_thread", points=["after_train"]}'
+    )
     steps = ("run.max_epochs=1", 'task={use="./own_tasks.py:talks"}', threaded)
-    for point in ("after_train_iter", "after_train_epoch"):  # the first is generated, the second is not
+    # The first is generated, the second is not.
+    for point in ("after_train_iter", "after_train_epoch"):
         run_dir = trained(*steps, named % point)
         said = {str(r["text"]).split(" at ")[0]: r["source"] for r in records(run_dir, "message")}
         assert said["from a hook"] == "mine"
@@ -58,7 +66,9 @@ def test_every_nanosecond_of_an_iteration_is_booked(new_run: NewRun, train_here:
     phases = sum(sum(frame["phases"].values()) for frame in frames)  # type: ignore[attr-defined]
     iterations = sum(frame["iters"][1] for frame in frames)  # type: ignore[index]
     assert sum(frame["iters"][0] for frame in frames) == 10  # type: ignore[index]
-    assert iterations <= phases <= elapsed, "the points around the epochs are booked too, and nothing twice"
+    assert iterations <= phases <= elapsed, (
+        "the points around the epochs are booked too, and nothing twice"
+    )
 
 
 HEAD = "head.weight, head.bias"
@@ -66,15 +76,20 @@ HEAD = "head.weight, head.bias"
 
 def surgeon(**args: Any) -> str:
     table = ", ".join(
-        f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in args.items()
+        f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}"
+        for key, value in args.items()
     )
     return f'hooks.surgeon={{use="./model_changes.py:Surgeon", args={{{table}}}}}'
 
 
 @pytest.mark.parametrize(
-    "hook", [surgeon(adds=False), 'hooks.thaws={use="./model_changes.py:Thaws"}'], ids=["replaced", "thawed"]
+    "hook",
+    [surgeon(adds=False), 'hooks.thaws={use="./model_changes.py:Thaws"}'],
+    ids=["replaced", "thawed"],
 )
-def test_parameters_without_an_optimizer_end_the_run_before_the_first_iteration(trained: Trained, hook: str) -> None:
+def test_parameters_without_an_optimizer_end_the_run_before_the_first_iteration(
+    trained: Trained, hook: str
+) -> None:
     (end,) = records(trained(hook, 'model.use="./model_changes.py:HalfFrozen"', code=2), "end")
     named = HEAD if "Surgeon" in hook else "body.0.weight"
     assert f"no optimizer trains {named}: " in str(end["reason"])
@@ -87,7 +102,9 @@ def test_one_call_trains_them(trained: Trained) -> None:
     state: dict[str, Any] = final_state(run_dir)  # type: ignore[assignment]
     first, added = state["optimizer"]["param_groups"]
     assert (first["initial_lr"], added["initial_lr"], added["momentum"]) == (0.1, 0.05, 0.9)
-    assert added["lr"] / added["initial_lr"] == first["lr"] / first["initial_lr"], "the schedule sets both"
+    assert added["lr"] / added["initial_lr"] == first["lr"] / first["initial_lr"], (
+        "the schedule sets both"
+    )
     assert (len(first["params"]), len(added["params"])) == (4, 2), "the old head has left"
     torch.manual_seed(5)
     assert not torch.equal(state["model"]["head.weight"], torch.nn.Linear(8, 3).weight)
@@ -95,15 +112,22 @@ def test_one_call_trains_them(trained: Trained) -> None:
 
 
 def test_pytorchs_schedulers_see_the_added_group(trained: Trained) -> None:
-    chain = 'hooks.decay={use="scheduler", args={chain=[{use="ExponentialLR", args={gamma=0.5}}], per="epoch"}}'
+    chain = (
+        'hooks.decay={use="scheduler", args={chain=[{use="ExponentialLR", args={gamma=0.5}}],'
+        ' per="epoch"}}'
+    )
     run_dir = trained(surgeon(lr=0.05), "hooks.schedule.enabled=false", chain)
     state: dict[str, Any] = final_state(run_dir)  # type: ignore[assignment]
     assert [group["lr"] for group in state["optimizer"]["param_groups"]] == [0.025, 0.0125]
 
 
-def test_a_network_in_evaluation_or_lost_parameters_are_a_warning_at_the_next_checkpoint(trained: Trained) -> None:
+def test_a_network_in_evaluation_or_lost_parameters_are_a_warning_at_the_next_checkpoint(
+    trained: Trained,
+) -> None:
     run_dir = trained('hooks.samples={use="./model_changes.py:Samples"}')
-    assert sum("the network is in evaluation mode" in line for line in messages(run_dir, "warn")) == 1
+    assert (
+        sum("the network is in evaluation mode" in line for line in messages(run_dir, "warn")) == 1
+    )
     run_dir = trained(surgeon(point="before_train_iter", at=7, adds=False))
     lost, kept = (line for line in messages(run_dir, "warn") if "optimizer" in line)
     assert lost.startswith(f"no optimizer trains {HEAD}: ")
@@ -143,13 +167,19 @@ def test_they_fire_with_what_they_offer_and_their_pair_closes(trained: Trained) 
     run_dir = trained(POINTS, densifies(), grows(), *SHORT)
     once = ["grow: in", "densified 12 at {}", "grow: out"]
     counts = firings(run_dir)
-    assert [counts["grow", point] for point in ("before_grow", "after_densify", "after_grow")] == [2, 2, 2]
+    assert [counts["grow", point] for point in ("before_grow", "after_densify", "after_grow")] == [
+        2,
+        2,
+        2,
+    ]
     assert messages(run_dir) == [line.format(k) for k in (0, 1) for line in once]
 
 
 def test_triggers_hold_there_too(trained: Trained) -> None:
     points = '["around_grow", {at="after_densify", every=2}]'
-    run_dir = trained(POINTS, densifies(), grows(points=points, when='"iter > 0"'), "run.max_epochs=1")
+    run_dir = trained(
+        POINTS, densifies(), grows(points=points, when='"iter > 0"'), "run.max_epochs=1"
+    )
     assert [line for line in messages(run_dir) if str(line).startswith("dens")] == [
         "densified 12 at 1",
         "densified 12 at 3",
@@ -166,9 +196,18 @@ NO_POINT = 'this pipeline has no point "%s" of its own\n    '
         ({"point": '"after_densfy"'}, NO_POINT % "after_densfy" + 'did you mean "after_densify"?'),
         ({"point": '"sometime"'}, NO_POINT % "sometime" + "declare it: [points.sometime]"),
         ({"point": '"after_val"'}, "after_val cannot be fired by a hook: the run itself fires it"),
-        ({"offered": "[]"}, "after_densify offers 1 beside the run: count; it has been fired with 0"),
-        ({"offered": "[1, 2]"}, "after_densify offers 1 beside the run: count; it has been fired with 2"),
-        ({"point": '"before_grow"'}, "before_grow offers 0 beside the run; it has been fired with 1"),
+        (
+            {"offered": "[]"},
+            "after_densify offers 1 beside the run: count; it has been fired with 0",
+        ),
+        (
+            {"offered": "[1, 2]"},
+            "after_densify offers 1 beside the run: count; it has been fired with 2",
+        ),
+        (
+            {"point": '"before_grow"'},
+            "before_grow offers 0 beside the run; it has been fired with 1",
+        ),
     ],
 )
 def test_what_cannot_be_fired(trained: Trained, args: dict[str, object], reason: str) -> None:
@@ -188,9 +227,13 @@ BY_TRAINING = (
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_accuracy_of_an_epoch_is_pytorch_s(left_alone: RunDir, trained: Trained, accumulate: int) -> None:
+def test_the_accuracy_of_an_epoch_is_pytorch_s(
+    left_alone: RunDir, trained: Trained, accumulate: int
+) -> None:
     off = ("hooks.clip.enabled=false", *OFF)
-    run_dir = trained(NET, COUNTS, *off, "run.max_epochs=2", f"run.accumulate={accumulate}", "run.val_every='3it'")
+    run_dir = trained(
+        NET, COUNTS, *off, "run.max_epochs=2", f"run.accumulate={accumulate}", "run.val_every='3it'"
+    )
     net, data = Fixed(), Points(0, torch.device("cpu"))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     expected = []
@@ -209,12 +252,16 @@ def test_the_accuracy_of_an_epoch_is_pytorch_s(left_alone: RunDir, trained: Trai
     assert not logged(left_alone, "train/accuracy"), "without stages the training counts nothing"
 
 
-def test_the_count_and_an_added_head_are_there_after_a_kill_in_the_middle_of_an_epoch(resumes_alike: NewRun) -> None:
+def test_the_count_and_an_added_head_are_there_after_a_kill_in_the_middle_of_an_epoch(
+    resumes_alike: NewRun,
+) -> None:
     resumes_alike(COUNTS, *BY_TRAINING[1:], surgeon(lr=0.05), point="after_train_iter", at=12)
 
 
 def test_best_and_early_stop_may_go_by_the_training(trained: Trained) -> None:
-    run_dir = trained(COUNTS, *BY_TRAINING, "run.max_epochs=9", "optimizer.args.lr=0.0", swap=NO_VAL)
+    run_dir = trained(
+        COUNTS, *BY_TRAINING, "run.max_epochs=9", "optimizer.args.lr=0.0", swap=NO_VAL
+    )
     (end,) = records(run_dir, "end")
     assert (end["status"], str(end["reason"]).endswith("for 1 epoch")) == ("finished", True)
     losses = logged(run_dir, "loss_epoch")
@@ -227,7 +274,9 @@ LOOKS = 'hooks.looks={use="tests.support.sanity_checks:Looks", args=["%s"]%s}'
 
 
 def test_a_hook_looks_up_the_numbers_that_it_declares_to_read(trained: Trained) -> None:
-    run_dir = trained(LOOKS % ("loss", ', reads=["scalars.loss"]'), "hooks.log.points=['after_train_iter']")
+    run_dir = trained(
+        LOOKS % ("loss", ', reads=["scalars.loss"]'), "hooks.log.points=['after_train_iter']"
+    )
     losses = logged(run_dir, "loss")
     assert logged(run_dir, "looked") == {it: losses[it] for it in (5, 10, 15)}
     printed = reason(trained(LOOKS % ("loss", ""), code=2))

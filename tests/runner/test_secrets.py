@@ -1,4 +1,6 @@
-"""What the environment gives to a pipeline is nowhere recorded or shown: the reference stands in its place."""
+"""What the environment gives to a pipeline is nowhere recorded or shown:
+the reference stands in its place.
+"""
 
 import json
 import shutil
@@ -47,9 +49,18 @@ def with_secrets(tmp_path: Path) -> Callable[..., RunDir]:
 
     def make(*overrides: str) -> RunDir:
         file = tmp_path / "toy.toml"
-        text = TOY.read_text().replace("max_epochs = 3", 'max_epochs = "${env:HOOKFLOW_EPOCHS}"') + HOLDS
-        file.write_text(text.replace("./", f"{TOY.parent}/").replace("NOTES", str(tmp_path / "notes")))
-        given = ("run.threads=1", "task.use=${env:HOOKFLOW_NO_TASK:-hookflow.zoo.tasks:Classification}", *overrides)
+        text = (
+            TOY.read_text().replace("max_epochs = 3", 'max_epochs = "${env:HOOKFLOW_EPOCHS}"')
+            + HOLDS
+        )
+        file.write_text(
+            text.replace("./", f"{TOY.parent}/").replace("NOTES", str(tmp_path / "notes"))
+        )
+        given = (
+            "run.threads=1",
+            "task.use=${env:HOOKFLOW_NO_TASK:-hookflow.zoo.tasks:Classification}",
+            *overrides,
+        )
         loaded = parse(file.read_text(), file, given)
         run_dir = RunDir.create(tmp_path / "runs", "toy")
         prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
@@ -65,7 +76,9 @@ def holding(folder: Path, *secrets: str) -> Iterator[str]:
             yield str(path)
 
 
-def test_no_file_of_a_run_has_a_secret(with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path) -> None:
+def test_no_file_of_a_run_has_a_secret(
+    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path
+) -> None:
     run_dir = with_secrets(*WRITERS)
     assert train_here(run_dir) == 0, records(run_dir, "error")
     assert "it is what it should be" in [record["text"] for record in records(run_dir, "message")]
@@ -73,13 +86,21 @@ def test_no_file_of_a_run_has_a_secret(with_secrets: Callable[..., RunDir], trai
     assert list(run_dir.writers.rglob("*tfevents*"))
     assert len(list(run_dir.checkpoints.glob("it*"))) == 1
     assert not list(holding(tmp_path, TOKEN, PIN))
-    assert "${env:HOOKFLOW_TOKEN}" in (next(run_dir.checkpoints.glob("it*")) / "pipeline.toml").read_text()
+    assert (
+        "${env:HOOKFLOW_TOKEN}"
+        in (next(run_dir.checkpoints.glob("it*")) / "pipeline.toml").read_text()
+    )
     assert run_dir.path.stat().st_mode & 0o777 == 0o700
 
 
 def test_no_file_of_a_run_has_a_secret_in_a_name(new_run: NewRun, train_here: Train) -> None:
-    """Neither the log nor a writer nor a checkpoint nor a path; and a resumed run finds its metrics by their names."""
-    names = f"hooks.names={{use='{TOY.parent}/secret_hooks.py:Names', args={{token='${{env:HOOKFLOW_TOKEN}}'}}}}"
+    """Neither the log nor a writer nor a checkpoint nor a path;
+    and a resumed run finds its metrics by their names.
+    """
+    names = (
+        f"hooks.names={{use='{TOY.parent}/secret_hooks.py:Names',"
+        " args={token='${env:HOOKFLOW_TOKEN}'}}"
+    )
     run_dir = new_run(names, *WRITERS, "run.max_epochs=2", "hooks.checkpoint.args.keep='all'")
     assert train_here(run_dir) == 0, records(run_dir, "error")
     shutil.rmtree((run_dir.checkpoints / "last").resolve())
@@ -87,11 +108,19 @@ def test_no_file_of_a_run_has_a_secret_in_a_name(new_run: NewRun, train_here: Tr
     assert not list(holding(run_dir.path, TOKEN))
     assert not [path for path in run_dir.path.rglob("*") if TOKEN in str(path)]
     reference = "${env:HOOKFLOW_TOKEN}"
-    assert f"{reference}/number" in {name for record in records(run_dir, "scalars") for name in record["v"]}
-    assert f"{reference}/metric" in {name for record in records(run_dir, "metrics") for name in record["v"]}
+    assert f"{reference}/number" in {
+        name for record in records(run_dir, "scalars") for name in record["v"]
+    }
+    assert f"{reference}/metric" in {
+        name for record in records(run_dir, "metrics") for name in record["v"]
+    }
     for kind in ("image", "histogram", "text"):
         assert f"{reference}/{kind}" in {record["name"] for record in records(run_dir, kind)}
-    told = [record["text"] for record in records(run_dir, "message") if "has its metric" in str(record["text"])]
+    told = [
+        record["text"]
+        for record in records(run_dir, "message")
+        if "has its metric" in str(record["text"])
+    ]
     assert told == ["has its metric: True"] * 2
 
 
@@ -99,10 +128,25 @@ def test_no_file_of_a_run_has_a_secret_in_a_name(new_run: NewRun, train_here: Tr
     ("overrides", "is_masked"),
     [
         (["hooks.checkpoint.args.monitor=${env:HOOKFLOW_NAMED}"], False),
-        (["hooks.gate={use='log', points=['after_val'], when='value(\"${env:HOOKFLOW_NAMED}\") > 0.5'}"], False),
-        (["hooks.gate={use='log', points=['after_val'], reads=['metrics.${env:HOOKFLOW_NAMED}']}"], False),
+        (
+            [
+                "hooks.gate={use='log', points=['after_val'],"
+                " when='value(\"${env:HOOKFLOW_NAMED}\") > 0.5'}"
+            ],
+            False,
+        ),
+        (
+            [
+                "hooks.gate={use='log', points=['after_val'],"
+                " reads=['metrics.${env:HOOKFLOW_NAMED}']}"
+            ],
+            False,
+        ),
         (["task.use=hookflow.zoo.tasks:${env:HOOKFLOW_NAMED}"], False),
-        (["hooks.holds={use='./secret_hooks.py:Holds', args={token='${env:HOOKFLOW_NAMED}'}}"], True),
+        (
+            ["hooks.holds={use='./secret_hooks.py:Holds', args={token='${env:HOOKFLOW_NAMED}'}}"],
+            True,
+        ),
         (
             [
                 "hooks.checkpoint.args.monitor=${env:HOOKFLOW_NAMED}",
@@ -134,7 +178,10 @@ def test_a_metric_that_the_environment_names_is_recorded_by_its_name(
 
 
 def test_no_command_shows_a_secret(
-    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    with_secrets: Callable[..., RunDir],
+    train_here: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_dir = with_secrets()
     assert train_here(run_dir) == 0
@@ -145,8 +192,18 @@ def test_no_command_shows_a_secret(
         return done.stdout + done.stderr
 
     run, file = str(run_dir.path), "toy.toml"
-    of_file = [("check", file), ("graph", file), ("graph", file, "-f", "html"), ("explain", "hooks", file)]
-    for arguments in [*of_file, ("compare", file, run), ("compare", run, file), ("check", file, "-f", "json")]:
+    of_file = [
+        ("check", file),
+        ("graph", file),
+        ("graph", file, "-f", "html"),
+        ("explain", "hooks", file),
+    ]
+    for arguments in [
+        *of_file,
+        ("compare", file, run),
+        ("compare", run, file),
+        ("check", file, "-f", "json"),
+    ]:
         text = shown(*arguments)
         assert TOKEN not in text, arguments
         assert PIN not in text, arguments
@@ -155,7 +212,14 @@ def test_no_command_shows_a_secret(
     for name in ("HOOKFLOW_TOKEN", "HOOKFLOW_PIN", "HOOKFLOW_EPOCHS"):
         monkeypatch.delenv(name)
     report = ("export", run, "--format", "html")
-    for arguments in [report, ("show", run), ("runs",), ("compare", run, run), ("graph", run), ("checkpoints", run)]:
+    for arguments in [
+        report,
+        ("show", run),
+        ("runs",),
+        ("compare", run, run),
+        ("graph", run),
+        ("checkpoints", run),
+    ]:
         assert shown(*arguments), "what is recorded is shown where the variables are not set"
 
 
@@ -169,8 +233,14 @@ def leaking(how: str) -> str:
     [
         ("cause", ODD),
         ("print", TOKEN),
-        *(pytest.param(how, ODD, marks=pytest.mark.long) for how in ("url", "key", "mistake", "print", "thread")),
-        *(pytest.param(how, TOKEN, marks=pytest.mark.long) for how in ("url", "key", "cause", "mistake", "thread")),
+        *(
+            pytest.param(how, ODD, marks=pytest.mark.long)
+            for how in ("url", "key", "mistake", "print", "thread")
+        ),
+        *(
+            pytest.param(how, TOKEN, marks=pytest.mark.long)
+            for how in ("url", "key", "cause", "mistake", "thread")
+        ),
     ],
 )
 def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
@@ -184,10 +254,19 @@ def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
     texts = [path.read_text(errors="replace") for path in run_dir.path.rglob("*") if path.is_file()]
     for arguments in (("show",), ("watch", "--ui=plain"), ("runs",)):
         seen = hookflow_here(
-            arguments[0], *[str(run_dir.path)] * (arguments[0] != "runs"), *arguments[1:], cwd=tmp_path
+            arguments[0],
+            *[str(run_dir.path)] * (arguments[0] != "runs"),
+            *arguments[1:],
+            cwd=tmp_path,
         )
         texts.append(seen.stdout + seen.stderr)
-    forms = (token, repr(token)[1:-1], json.dumps(token)[1:-1], quote(token), quote(repr(token)[1:-1]))
+    forms = (
+        token,
+        repr(token)[1:-1],
+        json.dumps(token)[1:-1],
+        quote(token),
+        quote(repr(token)[1:-1]),
+    )
     assert not [text for text in texts for form in forms if form in text]
 
 
@@ -199,7 +278,9 @@ def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
         ("run.amp='is ${env:HOOKFLOW_TOKEN}'", "run.amp"),
     ],
 )
-def test_no_problem_of_a_pipeline_quotes_a_secret(tmp_path: Path, override: str, reported: str) -> None:
+def test_no_problem_of_a_pipeline_quotes_a_secret(
+    tmp_path: Path, override: str, reported: str
+) -> None:
     done = hookflow_here("check", str(TOY), "--set", override, cwd=tmp_path, code=2)
     assert reported in done.stdout + done.stderr
     assert TOKEN not in done.stdout + done.stderr
@@ -216,7 +297,10 @@ def test_what_is_short_or_a_path_is_no_secret(tmp_path: Path) -> None:
 
 
 def test_without_the_variable_a_run_is_not_resumed(
-    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    with_secrets: Callable[..., RunDir],
+    train_here: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_dir = with_secrets()
     monkeypatch.delenv("HOOKFLOW_TOKEN")
@@ -225,10 +309,14 @@ def test_without_the_variable_a_run_is_not_resumed(
         assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in ended.stderr
     assert not run_dir.events.exists(), "nothing was begun"
     assert train_here(run_dir, resume=True) == 2
-    assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in str(records(run_dir, "refused")[-1]["reason"])
+    assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in str(
+        records(run_dir, "refused")[-1]["reason"]
+    )
 
 
-def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(with_secrets: Callable[..., RunDir]) -> None:
+def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(
+    with_secrets: Callable[..., RunDir],
+) -> None:
     run_dir = with_secrets()
     recorded = run_dir.pipeline.read_text()
     assert "max_epochs = 1\n" in recorded
@@ -243,15 +331,35 @@ def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(with_secrets: 
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("run.max_epochs=${env:HOOKFLOW_TOKEN}", "run.max_epochs must be an integer, not the value of ${env:HOOKFLOW"),
-        ("run.name=x ${env:HOOKFLOW_TOKEN}", "run.name cannot be the value of x ${env:HOOKFLOW_TOKEN}"),
-        ("run.threads=-${env:HOOKFLOW_PIN}", "run.threads must be an integer, not the value of -${env:HOOKFLOW_PIN}"),
-        ("hooks.ema.args.decay=${env:HOOKFLOW_TOKEN}", '"decay" must be a number, not the value of ${env:HOOKFLOW'),
-        ("hooks.clip.args=['${env:HOOKFLOW_TOKEN}']", '"max_norm" must be a number, not the value of ${env:HOOKFLOW'),
-        ("model.args.width=${env:HOOKFLOW_TOKEN}", '"width" must be an integer, not the value of ${env:HOOKFLOW'),
         (
-            "data.train={use='./data_loaders.py:dataset', "
-            "loader={batch_size=4, collate={use='./data_loaders.py:Padded', args={width='${env:HOOKFLOW_TOKEN}'}}}}",
+            "run.max_epochs=${env:HOOKFLOW_TOKEN}",
+            "run.max_epochs must be an integer, not the value of ${env:HOOKFLOW",
+        ),
+        (
+            "run.name=x ${env:HOOKFLOW_TOKEN}",
+            "run.name cannot be the value of x ${env:HOOKFLOW_TOKEN}",
+        ),
+        (
+            "run.threads=-${env:HOOKFLOW_PIN}",
+            "run.threads must be an integer, not the value of -${env:HOOKFLOW_PIN}",
+        ),
+        (
+            "hooks.ema.args.decay=${env:HOOKFLOW_TOKEN}",
+            '"decay" must be a number, not the value of ${env:HOOKFLOW',
+        ),
+        (
+            "hooks.clip.args=['${env:HOOKFLOW_TOKEN}']",
+            '"max_norm" must be a number, not the value of ${env:HOOKFLOW',
+        ),
+        (
+            "model.args.width=${env:HOOKFLOW_TOKEN}",
+            '"width" must be an integer, not the value of ${env:HOOKFLOW',
+        ),
+        (
+            (
+                "data.train={use='./data_loaders.py:dataset', loader={batch_size=4,"
+                " collate={use='./data_loaders.py:Padded', args={width='${env:HOOKFLOW_TOKEN}'}}}}"
+            ),
             'collate: "width" must be an integer, not the value of ${env:HOOKFLOW_TOKEN}',
         ),
     ],

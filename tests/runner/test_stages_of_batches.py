@@ -1,4 +1,6 @@
-"""Batch sizes and accumulation that change from epoch to epoch: the numbers, the places in the run, a resume, ranks."""
+"""Batch sizes and accumulation that change from epoch to epoch: the numbers,
+the places in the run, a resume, ranks.
+"""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +66,11 @@ class Marks:
 
 
 def pipeline(
-    folder: Path, *, loader: str = f"batch_size = {SIZES}, shuffle = false", run: str = "", **other: str
+    folder: Path,
+    *,
+    loader: str = f"batch_size = {SIZES}, shuffle = false",
+    run: str = "",
+    **other: str,
 ) -> Path:
     parts = {"train": f'use = "{HERE}:examples"', "hooks": "", "lr": "0.05", **other}
     text = f"""
@@ -105,7 +111,9 @@ def by_hand(
     accumulate: Sequence[int],
     rule: Callable[[float], float] | None,
 ) -> tuple[Net, list[int], list[int]]:
-    """Train by a plain loop, with the sizes of each epoch; return the net, the examples and the epoch of each step."""
+    """Train by a plain loop, with the sizes of each epoch; return the net,
+    the examples and the epoch of each step.
+    """
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     x, y = examples().tensors
@@ -138,7 +146,9 @@ RULES = {"": None, 'scale_lr = "linear"': float, 'scale_lr = "sqrt"': sqrt}
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("loader", ["", ", workers = 1", ", on_device = true"])
-def test_it_trains_as_a_plain_loop_does(trained: Trained, tmp_path: Path, rule: str, loader: str) -> None:
+def test_it_trains_as_a_plain_loop_does(
+    trained: Trained, tmp_path: Path, rule: str, loader: str
+) -> None:
     staged = pipeline(tmp_path, loader=f"batch_size = {SIZES}, shuffle = false{loader}", run=rule)
     run_dir = trained(pipeline=staged)
     net, steps, epochs = by_hand(in_order, [4, 6, 6, 12], [1, 1, 1, 1], RULES[rule])
@@ -146,7 +156,9 @@ def test_it_trains_as_a_plain_loop_does(trained: Trained, tmp_path: Path, rule: 
     assert torch.equal(state["weight"], net.weight)
     assert torch.equal(state["bias"], net.bias)
     assert [*logged(run_dir, "size").values()] == steps
-    assert [*logged(run_dir, "per_epoch").values()][:-1] == [[6, 4, 4, 2][epoch] for epoch in epochs][:-1]
+    assert [*logged(run_dir, "per_epoch").values()][:-1] == [
+        [6, 4, 4, 2][epoch] for epoch in epochs
+    ][:-1]
     (began,) = records(run_dir, "run")
     assert began["max_iters"] == len(steps) == 16
     assert began["epoch_lengths"] == [[0, 6], [1, 4], [3, 2]]
@@ -161,10 +173,15 @@ def test_accumulation_changes_as_in_a_plain_loop(trained: Trained, tmp_path: Pat
     assert torch.allclose(state["weight"], net.weight, rtol=1e-5, atol=1e-6)
     assert [*logged(run_dir, "size").values()] == steps
     assert records(run_dir, "run")[0]["max_iters"] == len(steps) == 6 + 4 + 2 + 1
-    assert any("6 after 1 epoch, 12 after 2 epochs, 24 after 3 epochs" in text for text in messages(run_dir))
+    assert any(
+        "6 after 1 epoch, 12 after 2 epochs, 24 after 3 epochs" in text
+        for text in messages(run_dir)
+    )
 
 
-def test_a_shuffled_epoch_has_the_order_of_a_run_with_one_size(trained: Trained, tmp_path: Path) -> None:
+def test_a_shuffled_epoch_has_the_order_of_a_run_with_one_size(
+    trained: Trained, tmp_path: Path
+) -> None:
     """Each example comes once an epoch, and which ones a batch has follows from the order alone."""
     staged = trained(pipeline=pipeline(tmp_path, loader=f"batch_size = {SIZES}"))
     whole = trained(pipeline=pipeline(tmp_path, loader="batch_size = 4"), swap=None)
@@ -197,7 +214,9 @@ def test_validations_within_epochs_of_different_lengths(trained: Trained, tmp_pa
     assert [record["it"] for record in records(run_dir, "metrics")] == [3, 6, 8, 10, 12, 14, 15, 16]
 
 
-def test_a_run_ends_at_its_iterations_in_the_middle_of_a_stage(trained: Trained, tmp_path: Path) -> None:
+def test_a_run_ends_at_its_iterations_in_the_middle_of_a_stage(
+    trained: Trained, tmp_path: Path
+) -> None:
     run_dir = trained("run.max_iters=9", pipeline=pipeline(tmp_path))
     assert records(run_dir, "run")[0]["max_iters"] == 9
     assert [*logged(run_dir, "size").values()] == [4, 4, 4, 4, 4, 2, 6, 6, 6]
@@ -216,17 +235,25 @@ def test_a_limit_holds_in_each_epoch(trained: Trained, tmp_path: Path) -> None:
 def test_a_resumed_run_ends_with_the_same_bits(
     trained: Trained, train_here: Train, tmp_path: Path, loader: str, saved: int
 ) -> None:
-    """In the middle of each stage, and right where one begins: iterations 6 and 12 are the last of theirs."""
+    """In the middle of each stage, and right where one begins:
+    iterations 6 and 12 are the last of theirs.
+    """
     staged = pipeline(
-        tmp_path, loader=f"batch_size = {SIZES}{loader}", run=f'accumulate = {ACCUMULATE}\nscale_lr = "sqrt"'
+        tmp_path,
+        loader=f"batch_size = {SIZES}{loader}",
+        run=f'accumulate = {ACCUMULATE}\nscale_lr = "sqrt"',
     )
     whole = trained(pipeline=staged)
     assert_same_end(whole, rest_of(whole, saved, tmp_path / "rest", train_here))
 
 
 @pytest.mark.parametrize("at", [5, 10, 11])
-def test_a_killed_run_ends_with_the_same_bits(trained: Trained, train_here: Train, tmp_path: Path, at: int) -> None:
-    staged = pipeline(tmp_path, loader=f"batch_size = {SIZES}, workers = 1", run='scale_lr = "linear"')
+def test_a_killed_run_ends_with_the_same_bits(
+    trained: Trained, train_here: Train, tmp_path: Path, at: int
+) -> None:
+    staged = pipeline(
+        tmp_path, loader=f"batch_size = {SIZES}, workers = 1", run='scale_lr = "linear"'
+    )
     whole = trained(pipeline=staged)
     ends = strikes(tmp_path, signal.SIGTERM, ("after_train_iter", at), times=2)
     killed = trained(*ends, pipeline=staged, code=143)
@@ -239,7 +266,9 @@ def test_two_ranks_train_as_one_though_they_are_ended_and_resumed(
 ) -> None:
     """The shares of the last batch of an epoch are not even."""
     staged = pipeline(
-        tmp_path, loader=f"batch_size = {SIZES}, workers = 1", run=f'accumulate = {ACCUMULATE}\nscale_lr = "linear"'
+        tmp_path,
+        loader=f"batch_size = {SIZES}, workers = 1",
+        run=f'accumulate = {ACCUMULATE}\nscale_lr = "linear"',
     )
     alone: RunDir = new_run(pipeline=staged)
     assert train_here(alone) == 0
@@ -267,15 +296,27 @@ def test_two_ranks_train_as_one_though_they_are_ended_and_resumed(
         ({"run": 'accumulate = [[0, 1], ["10%", 8]]'}, "where an epoch begins"),
         ({"run": "overfit = 2"}, "run.overfit"),
         ({"loader": "batch_size = 4", "run": 'scale_lr = "linear"'}, "run.scale_lr"),
-        ({"run": 'scale_lr = "linear"', "hooks": '[hooks.cosine]\nuse = "lr_schedule"\n'}, 'hook "cosine"'),
+        (
+            {"run": 'scale_lr = "linear"', "hooks": '[hooks.cosine]\nuse = "lr_schedule"\n'},
+            'hook "cosine"',
+        ),
         ({"train": f'use = "{HERE}:Stream"', "loader": f"batch_size = {SIZES}"}, "iterable"),
         ({"loader": f"batch_size = {SIZES}, batches = 4"}, "4"),
-        ({"hooks": f'[data.val]\nuse = "{HERE}:examples"\nloader = {{ batch_size = {SIZES} }}\n'}, "data.val"),
+        (
+            {
+                "hooks": (
+                    f'[data.val]\nuse = "{HERE}:examples"\nloader = {{ batch_size = {SIZES} }}\n'
+                )
+            },
+            "data.val",
+        ),
     ],
 )
 def test_what_cannot_change_is_refused(tmp_path: Path, changes: dict[str, str], says: str) -> None:
     staged = pipeline(tmp_path, **changes)  # type: ignore[arg-type]
-    refused = hookflow_here("run", str(staged), "--in-process", "--ui", "plain", cwd=tmp_path, code=2)
+    refused = hookflow_here(
+        "run", str(staged), "--in-process", "--ui", "plain", cwd=tmp_path, code=2
+    )
     assert says in refused.stderr
     assert "staged.toml" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -288,7 +329,9 @@ def test_several_sets_have_one_size_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lengths", [((0, 6), (1, 4), (3, 2)), ((0, 5),), ((0, 3), (4, 7))])
-def test_places_in_epochs_and_in_iterations_are_the_same_places(lengths: tuple[tuple[int, int], ...]) -> None:
+def test_places_in_epochs_and_in_iterations_are_the_same_places(
+    lengths: tuple[tuple[int, int], ...],
+) -> None:
     """Against a list of all iterations with the epoch of each."""
     table = EpochLengths(lengths)
     listed = [epoch for epoch in range(9) for _ in range(table.at(epoch))]

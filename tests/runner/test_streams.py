@@ -63,7 +63,11 @@ def stream(data: Any, **section: Any) -> Stateful:
 
 
 def all_batches(of: Stateful, epochs: int, position: tuple[int, int] = (0, 0)) -> list[Any]:
-    return [batch for k in range(position[0], epochs) for batch in of.epoch(k, position[1] if k == position[0] else 0)]
+    return [
+        batch
+        for k in range(position[0], epochs)
+        for batch in of.epoch(k, position[1] if k == position[0] else 0)
+    ]
 
 
 SECTIONS: list[dict[str, Any]] = [{}, {"batches": 3}, {"drop_last": True}, {"rank": 1, "world": 2}]
@@ -76,7 +80,10 @@ WITH_WORKERS: dict[str, Any] = {"workers": 2, "batches": 7}
         *((section, kind) for section in SECTIONS for kind in KINDS),
         *((WITH_WORKERS, kind) for kind in (NumbersWithPlace, ShuffledWithFirst)),
         ({"rank": 1, "world": 2, "workers": 2, "batches": 4}, ShuffledWithFirst),
-        *(pytest.param(WITH_WORKERS, kind, marks=pytest.mark.long) for kind in (Numbers, FromIterator, ShuffledInIter)),
+        *(
+            pytest.param(WITH_WORKERS, kind, marks=pytest.mark.long)
+            for kind in (Numbers, FromIterator, ShuffledInIter)
+        ),
     ],
     ids=str,
 )
@@ -130,7 +137,9 @@ def test_after_an_epoch_it_goes_on_with_the_next_and_nowhere_without_a_state() -
         next(stream(Numbers(40)).epoch(1, start=2))
 
 
-def test_without_torchdata_workers_are_refused_and_this_process_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchdata_workers_are_refused_and_this_process_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchdata"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torchdata", None)
@@ -140,7 +149,9 @@ def test_without_torchdata_workers_are_refused_and_this_process_loads(monkeypatc
     last = stream(Numbers(40))
     last.load_state_dict(again.state_dict())
     assert_same([*seen, *last.epoch(0, start=3)], whole)
-    with pytest.raises(UserError, match="with workers needs the package torchdata, which is not installed") as raised:
+    with pytest.raises(
+        UserError, match="with workers needs the package torchdata, which is not installed"
+    ) as raised:
         stream(Numbers(40), workers=1)
     assert "hookflow[data]" in raised.value.problems[0].hint
 
@@ -168,7 +179,8 @@ def test_ranks_share_every_batch_of_one_alone(kind: type[Numbers], examples: int
 
 def test_a_stream_is_shared_out_evenly_or_given_whole() -> None:
     """Its examples are drawn apart from those of the other rank."""
-    shares = [stream(Numbers(20), rank=rank, world=2, shards_itself=True) for rank in (0, 1)]  # both give all
+    # Both give all.
+    shares = [stream(Numbers(20), rank=rank, world=2, shards_itself=True) for rank in (0, 1)]
     one, two = (all_batches(share, 1) for share in shares)
     assert [len(target) for _, target in one] == [len(target) for _, target in two] == [4] * 5
     assert torch.equal(one[0][1], two[0][1])
@@ -185,7 +197,9 @@ def test_the_examples_of_a_batch_are_counted_where_they_are_collated() -> None:
         (stream(Numbers(43), rank=1, world=2, shards_itself=True), 0),
     ):
         assert of.batch_size is not None
-        assert [of.batch_size(k) for k, _ in enumerate(of.epoch(0))] == [len(target) for _, target in of.epoch(0)]
+        assert [of.batch_size(k) for k, _ in enumerate(of.epoch(0))] == [
+            len(target) for _, target in of.epoch(0)
+        ]
         if everywhere:
             assert of.global_batch_size is not None
             assert of.global_batch_size(0) == everywhere * of.batch_size(0)
@@ -197,7 +211,9 @@ def test_it_is_augmented_on_the_device() -> None:
     plain, noisy = stream(Numbers(40)), stream(Numbers(40), augment="./data_loaders.py:noisy")
     added = torch.cat([b[0] - a[0] for a, b in zip(plain.epoch(0), noisy.epoch(0), strict=True)])
     assert added.std() > 0.5
-    assert_same(list(noisy.epoch(0)), list(stream(Numbers(40), augment="./data_loaders.py:noisy").epoch(0)))
+    assert_same(
+        list(noisy.epoch(0)), list(stream(Numbers(40), augment="./data_loaders.py:noisy").epoch(0))
+    )
 
 
 CPU = torch.device("cpu")
@@ -209,7 +225,10 @@ def batches(made: object, channels_last: bool = False, device: torch.device = CP
 
 
 def train_on(name: str, **args: object) -> str:
-    return f'data.train={{use="./data_loaders.py:{name}", args={{{",".join(f"{k}={v}" for k, v in args.items())}}}}}'
+    return (
+        f'data.train={{use="./data_loaders.py:{name}",'
+        f" args={{{','.join(f'{k}={v}' for k, v in args.items())}}}}}"
+    )
 
 
 @pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler", "a_list"])
@@ -232,7 +251,9 @@ def test_batches_may_be_dicts(trained: Trained) -> None:
 
 @pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler", "mined"])
 @pytest.mark.parametrize(("point", "it"), [("after_train_epoch", 3), ("after_backward", 4)])
-def test_a_resumed_run_has_the_batches_of_one_left_alone(resumes_alike: NewRun, name: str, point: str, it: int) -> None:
+def test_a_resumed_run_has_the_batches_of_one_left_alone(
+    resumes_alike: NewRun, name: str, point: str, it: int
+) -> None:
     broken = resumes_alike(train_on(name), point=point, at=it)
     again = [text for text in messages(broken) if "batches again to find the place" in text]
     assert len(again) == (1 if point == "after_backward" else 0)
@@ -250,11 +271,18 @@ def test_every_tensor_of_a_batch_is_moved_also_of_a_tokenizer() -> None:
     x = torch.ones(2)
     batch = {"a": x, "b": [x, (x, "text")], "c": Pair(x, 3), "d": None}
     (moved,) = batches([batch], device=there).epoch(0)
-    assert [moved["a"].device, moved["b"][0].device, moved["b"][1][0].device, moved["c"].inputs.device] == [there] * 4
+    assert [
+        moved["a"].device,
+        moved["b"][0].device,
+        moved["b"][1][0].device,
+        moved["c"].inputs.device,
+    ] == [there] * 4
     assert (moved["b"][1][1], moved["c"].target, moved["d"]) == ("text", 3, None)
     assert isinstance(moved["b"][1], tuple)
     assert isinstance(moved["c"], Pair)
-    (batch,) = batches([UserDict(input_ids=torch.ones(2, 3, dtype=torch.int64))], device=torch.device("meta")).epoch(0)
+    (batch,) = batches(
+        [UserDict(input_ids=torch.ones(2, 3, dtype=torch.int64))], device=torch.device("meta")
+    ).epoch(0)
     assert type(batch) is dict and batch["input_ids"].device.type == "meta"
 
 
@@ -265,7 +293,10 @@ def test_every_tensor_of_a_batch_is_moved_also_of_a_tokenizer() -> None:
         ("stream", "this makes a DataLoader, which has no length"),
         ("dataset", "this makes a TensorDataset, which is a dataset: add `loader`"),
         ("splits", "this makes a dict, which yields no batches"),
-        ("Half", "this makes a Half, whose info lacks examples, batches, batch_size, synthetic, note"),
+        (
+            "Half",
+            "this makes a Half, whose info lacks examples, batches, batch_size, synthetic, note",
+        ),
         ("FromDicts", "this makes a FromDicts, which has no length"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Hooks on parameters, in all modules, in a step and around states: as the same ones by hand, in plain PyTorch."""
+"""Hooks on parameters, in all modules, in a step and around states:
+as the same ones by hand, in plain PyTorch.
+"""
 
 import os
 import re
@@ -19,12 +21,23 @@ from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.process.state import RunState
 from tests.conftest import TOY, NewRun, Train, Trained, firings, reason, records, strikes
-from tests.runner.by_hand import CALLS, SHORT, SWAP, Ran, assert_same_weights, hook, notes_name, ran, weights
+from tests.runner.by_hand import (
+    CALLS,
+    SHORT,
+    SWAP,
+    Ran,
+    assert_same_weights,
+    hook,
+    notes_name,
+    ran,
+    weights,
+)
 from tests.support.toy import Net
 
 __all__ = ["ran"]
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # it is what they do
+# It is what they do.
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 
 
 class Everywhere:
@@ -33,7 +46,9 @@ class Everywhere:
     def global_forward_pre(self, name: str | None, module: nn.Module, args: Any) -> Any:
         return everywhere("pre", module, args)
 
-    def global_forward(self, name: str | None, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def global_forward(
+        self, name: str | None, module: nn.Module, args: Any, kwargs: Any, output: Any
+    ) -> Any:
         assert not kwargs
         return everywhere("forward", module, args, output)
 
@@ -64,7 +79,9 @@ def instance(module: nn.Module, args: Any) -> None:
 
 def globally(parts: RunComponents, state: RunState) -> Iterator[Any]:
     def fire(what: str) -> Callable[..., Any]:
-        return lambda module, *offered: everywhere(what, module, *offered) if state.stage == "train" else None
+        return lambda module, *offered: (
+            everywhere(what, module, *offered) if state.stage == "train" else None
+        )
 
     yield torch_module.register_module_forward_pre_hook(fire("pre"))
     yield torch_module.register_module_forward_hook(fire("forward"))
@@ -72,11 +89,18 @@ def globally(parts: RunComponents, state: RunState) -> Iterator[Any]:
     yield torch_module.register_module_full_backward_hook(fire("backward"))
 
 
-GLOBAL = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks", "_global_backward_hooks")
+GLOBAL = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+)
 
 
 def test_on_every_module_as_by_hand(ran: Ran) -> None:
-    """They come before those of a module, whatever order they were registered in, and are gone afterwards."""
+    """They come before those of a module, whatever order they were registered in,
+    and are gone afterwards.
+    """
     one = hook("one", instance, "forward_pre", modules=["head"])
     ours, seen = ran(hook("all", Everywhere), one, *SHORT)
     plain, expected = ran(one, *SHORT, by_hand=globally)
@@ -91,8 +115,16 @@ def raises(module: nn.Module) -> None:
 
 
 def test_global_ones_are_gone_after_an_error(trained: Trained) -> None:
-    run_dir = trained(hook("bad", raises, "global_full_backward"), hook("all", Everywhere), *SHORT, swap=SWAP, code=1)
-    assert [(r["hook"], r["point"]) for r in records(run_dir, "error")] == [("bad", "global_full_backward")]
+    run_dir = trained(
+        hook("bad", raises, "global_full_backward"),
+        hook("all", Everywhere),
+        *SHORT,
+        swap=SWAP,
+        code=1,
+    )
+    assert [(r["hook"], r["point"]) for r in records(run_dir, "error")] == [
+        ("bad", "global_full_backward")
+    ]
     assert not any(getattr(torch_module, hooks) for hooks in GLOBAL)
 
 
@@ -124,8 +156,13 @@ def notes(file: str, module: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_they_fire_in_the_process_that_trains_alone(trained: Trained, tmp_path: Path, workers: int) -> None:
-    data = f'data={{train={{use="{__name__}:Transformed", loader={{batch_size=8, workers={workers}}}}}}}'
+def test_they_fire_in_the_process_that_trains_alone(
+    trained: Trained, tmp_path: Path, workers: int
+) -> None:
+    data = (
+        f'data={{train={{use="{__name__}:Transformed", loader={{batch_size=8,'
+        f" workers={workers}}}}}}}"
+    )
     noted = hook("notes", notes, "global_forward", args={"file": str(tmp_path / "notes")})
     trained(data, noted, *SHORT, swap=SWAP)
     seen = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
@@ -140,22 +177,35 @@ def with_closure(name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs:
 
 def after_step(name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     CALLS.append(
-        ("post", name, len(args), float(sum(p.detach().sum() for g in optimizer.param_groups for p in g["params"])))
+        (
+            "post",
+            name,
+            len(args),
+            float(sum(p.detach().sum() for g in optimizer.param_groups for p in g["params"])),
+        )
     )
 
 
 class Steps:
-    def optimizer_step_pre(self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    def optimizer_step_pre(
+        self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
+    ) -> Any:
         return with_closure(name, optimizer, args, kwargs)
 
-    def optimizer_step_post(self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def optimizer_step_post(
+        self, name: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
+    ) -> None:
         after_step(name, optimizer, args, kwargs)
 
 
 def in_steps(parts: RunComponents, state: RunState) -> Iterator[Any]:
     for name, optimizer in parts.optimizers.items():
-        yield optimizer.register_step_pre_hook(lambda *offered, name=name: with_closure(name, *offered))
-        yield optimizer.register_step_post_hook(lambda *offered, name=name: after_step(name, *offered))
+        yield optimizer.register_step_pre_hook(
+            lambda *offered, name=name: with_closure(name, *offered)
+        )
+        yield optimizer.register_step_post_hook(
+            lambda *offered, name=name: after_step(name, *offered)
+        )
 
 
 GAN = (TOY.read_text(), (TOY.parent / "gan.toml").read_text())
@@ -178,10 +228,14 @@ class States:
     def state_dict_pre(self, name: str, prefix: str, keep_vars: bool) -> None:
         CALLS.append(("pre", name, prefix, keep_vars))
 
-    def state_dict_post(self, module: nn.Module, state_dict: Any, prefix: str, local_metadata: Any) -> None:
+    def state_dict_post(
+        self, module: nn.Module, state_dict: Any, prefix: str, local_metadata: Any
+    ) -> None:
         doubled(module, state_dict, prefix, local_metadata)
 
-    def load_state_dict_pre(self, module: nn.Module, state_dict: Any, prefix: str, strict: bool) -> None:
+    def load_state_dict_pre(
+        self, module: nn.Module, state_dict: Any, prefix: str, strict: bool
+    ) -> None:
         halved(module, state_dict, prefix)
         assert strict
 
@@ -201,10 +255,14 @@ def halved(module: nn.Module, state_dict: Any, prefix: str, *more: Any) -> None:
 
 def around_states(parts: RunComponents, state: RunState) -> Iterator[Any]:
     head = parts.model.head
-    yield head.register_state_dict_pre_hook(lambda module, prefix, keep: CALLS.append(("pre", "head", prefix, keep)))
+    yield head.register_state_dict_pre_hook(
+        lambda module, prefix, keep: CALLS.append(("pre", "head", prefix, keep))
+    )
     yield head.register_state_dict_post_hook(lambda *offered: doubled(*offered))
     yield head.register_load_state_dict_pre_hook(halved)
-    yield head.register_load_state_dict_post_hook(lambda m, keys: CALLS.append(("loaded", "Linear", keys.missing_keys)))
+    yield head.register_load_state_dict_post_hook(
+        lambda m, keys: CALLS.append(("loaded", "Linear", keys.missing_keys))
+    )
 
 
 def test_around_states_as_by_hand(
@@ -231,7 +289,12 @@ def test_around_states_as_by_hand(
     assert train_here(broken, resume=True) == 0
     assert_same_weights(ours, broken)
     assert ("load", "head.") in CALLS and ("loaded", "Linear", []) in CALLS
-    left = ("_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+    left = (
+        "_state_dict_pre_hooks",
+        "_state_dict_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+    )
     assert not any(getattr(head, hooks) for head in heads for hooks in left)
 
 
@@ -271,22 +334,43 @@ def test_on_parameters_as_by_hand(ran: Ran, accumulate: int) -> None:
     )
     plain, expected = ran(*more, by_hand=on_parameters)
     assert seen == expected
-    assert len(seen) == 2 * 3 * accumulate * len([name for name in weights(plain) if name.endswith("weight")])
-    assert {call[3] for call in seen if call[0] == "halves"} == ({True} if accumulate == 1 else {True, False})
+    assert len(seen) == 2 * 3 * accumulate * len(
+        [name for name in weights(plain) if name.endswith("weight")]
+    )
+    assert {call[3] for call in seen if call[0] == "halves"} == (
+        {True} if accumulate == 1 else {True, False}
+    )
     assert_same_weights(ours, plain, but=ran(*more)[0])
     counts = firings(ours)
-    assert counts["halves", "parameter_grad"] == counts["sees", "post_accumulate_grad"] == len(seen) // 3
+    assert (
+        counts["halves", "parameter_grad"]
+        == counts["sees", "post_accumulate_grad"]
+        == len(seen) // 3
+    )
 
 
 def says_iter(run: Any, name: str) -> None:
     CALLS.append((run.iter, name))
 
 
-def test_a_trigger_is_asked_once_an_iteration(new_run: NewRun, train_here: Train, ran: Ran, tmp_path: Path) -> None:
-    """Also of a run that is resumed in between, and of gradients that add up over several batches."""
+def test_a_trigger_is_asked_once_an_iteration(
+    new_run: NewRun, train_here: Train, ran: Ran, tmp_path: Path
+) -> None:
+    """Also of a run that is resumed in between,
+    and of gradients that add up over several batches.
+    """
     probe = hook("says", says_iter, "parameter_grad", parameters=["body.*.bias"], every=2)
-    length = ("run.max_iters=6", "run.accumulate=2", "hooks.checkpoint.points=[{at='after_train_iter',every=1}]")
-    expected = [(it, name) for it in (0, 2, 4) for _ in range(1 if it == 2 else 2) for name in ("body.1", "body.0")]
+    length = (
+        "run.max_iters=6",
+        "run.accumulate=2",
+        "hooks.checkpoint.points=[{at='after_train_iter',every=1}]",
+    )
+    expected = [
+        (it, name)
+        for it in (0, 2, 4)
+        for _ in range(1 if it == 2 else 2)
+        for name in ("body.1", "body.0")
+    ]
     _, whole = ran(probe, *length)
     assert whole == [(it, f"{name}.bias") for it, name in expected]
     broken = new_run(probe, *strikes(tmp_path, 15, ("after_train_iter", 3)), *length, swap=SWAP)
@@ -304,7 +388,9 @@ class Thaws:
         run.model.head.requires_grad_(run.iter > 0)
 
 
-def test_a_frozen_parameter_fires_once_it_trains_and_a_shared_one_by_the_name_that_matches(ran: Ran) -> None:
+def test_a_frozen_parameter_fires_once_it_trains_and_a_shared_one_by_the_name_that_matches(
+    ran: Ran,
+) -> None:
     model = 'model.use="./model_changes.py:HalfFrozen"'
     says = hook("says", says_iter, "parameter_grad", parameters=["head.bias", "body.0.weight"])
     assert ran(model, says, hook("thaws", Thaws), *SHORT)[1] == [(1, "head.bias")]
@@ -325,23 +411,34 @@ class Tied(Net):
 
 @pytest.mark.parametrize(
     ("glob", "hint"),
-    [("hed.weight", 'did you mean "head.weight"?'), ("layer*", "there are body.0.weight, body.0.bias,")],
+    [
+        ("hed.weight", 'did you mean "head.weight"?'),
+        ("layer*", "there are body.0.weight, body.0.bias,"),
+    ],
 )
 def test_a_glob_that_picks_no_parameter(trained: Trained, glob: str, hint: str) -> None:
     run_dir = trained(hook("adds", adds, "parameter_grad", parameters=["head.*", glob]), code=2)
     said, told = reason(run_dir).splitlines()
     assert said.startswith("--set hooks.adds=")
-    assert said.endswith(f'hook "adds" at parameter_grad: no parameter of the network matches "{glob}"')
+    assert said.endswith(
+        f'hook "adds" at parameter_grad: no parameter of the network matches "{glob}"'
+    )
     assert told.strip().startswith(hint)
 
 
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        (hook("adds", adds, "parameter_grad"), '"adds" does not say at which parameters parameter_grad fires'),
+        (
+            hook("adds", adds, "parameter_grad"),
+            '"adds" does not say at which parameters parameter_grad fires',
+        ),
         (hook("it", says_iter, "after_train_iter", parameters=["*"]), "parameters has no effect"),
         (
-            f'hooks.it={{use="{__name__}:says_iter", points=[{{at="forward", modules=["*"], parameters=["*"]}}]}}',
+            (
+                f'hooks.it={{use="{__name__}:says_iter", points=[{{at="forward", modules=["*"],'
+                ' parameters=["*"]}]}'
+            ),
             "parameters is not allowed at forward: it is not a parameter point",
         ),
         (
@@ -355,11 +452,17 @@ def test_mistakes_before_anything_is_built(override: str, said: str) -> None:
         compile_pipeline(parse(TOY.read_text(), TOY, (override,)))
 
 
-@pytest.mark.parametrize(("on_error", "exit_code", "errors"), [("raise", 1, 1), ("disable", 0, 1), ("ignore", 0, 4)])
+@pytest.mark.parametrize(
+    ("on_error", "exit_code", "errors"), [("raise", 1, 1), ("disable", 0, 1), ("ignore", 0, 4)]
+)
 @pytest.mark.parametrize("point", ["parameter_grad", "optimizer_step_pre"])
-def test_one_that_raises(trained: Trained, point: str, on_error: str, exit_code: int, errors: int) -> None:
+def test_one_that_raises(
+    trained: Trained, point: str, on_error: str, exit_code: int, errors: int
+) -> None:
     picks = {} if point.startswith("optimizer") else {"parameters": ["head.*"]}
-    run_dir = trained(hook("bad", fails, point, **picks, on_error=on_error), *SHORT, swap=SWAP, code=exit_code)
+    run_dir = trained(
+        hook("bad", fails, point, **picks, on_error=on_error), *SHORT, swap=SWAP, code=exit_code
+    )
     told = [(error["hook"], error["point"], error["action"]) for error in records(run_dir, "error")]
     per_step = point.startswith("optimizer") and on_error == "ignore"
     assert told == [("bad", point, on_error)] * (errors // 2 if per_step else errors)

@@ -1,4 +1,6 @@
-"""Triggers: when a binding fires over whole runs, by a table, over random ones, and in real ones."""
+"""Triggers: when a binding fires over whole runs, by a table,
+over random ones, and in real ones.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -47,7 +49,11 @@ def trigger_of(written: Written, place: Place, point: str = "after_train_iter") 
 def test_a_throttled_firing_that_comes_once_is_spent_when_it_fires() -> None:
     written = Written.parse(once=True)
     trigger = ThrottledTrigger(
-        bound("after_train_iter", written), DEFAULT_POINTS["after_train_iter"], Place(), None, {"h": 3}
+        bound("after_train_iter", written),
+        DEFAULT_POINTS["after_train_iter"],
+        Place(),
+        None,
+        {"h": 3},
     )
     assert [trigger() for _ in range(9)] == [False, False, True, *[False] * 6]
 
@@ -64,9 +70,13 @@ def test_a_throttled_firing_that_comes_once_is_spent_when_it_fires() -> None:
         ("after_train_iter", "10", None, 105, 106),
     ],
 )
-def test_another_every_counts_on(point: str, before: str | None, after: str | None, done: int, next_: int) -> None:
+def test_another_every_counts_on(
+    point: str, before: str | None, after: str | None, done: int, next_: int
+) -> None:
     place, ahead = Place(), DEFAULT_POINTS[point].ahead
-    first, resumed, new = (trigger_of(Written.parse(every=every), place, point) for every in (before, after, after))
+    first, resumed, new = (
+        trigger_of(Written.parse(every=every), place, point) for every in (before, after, after)
+    )
     for place.iter in range(1 - ahead, done + 1 - ahead):
         first()
     place.iter = done
@@ -90,7 +100,8 @@ def test_seconds_and_minutes_are_exact_and_counted_anew_after_a_resume() -> None
     place.now += 61
     assert again()
     place = Place(now=0.0)
-    trigger = trigger_of(Written.parse(since="4.1m"), place)  # 4.1 times 60 is a little less than 246 in floats
+    # 4.1 times 60 is a little less than 246 in floats.
+    trigger = trigger_of(Written.parse(since="4.1m"), place)
     for place.now, fires in ((245.99999999999997, False), (246.0, True)):
         assert trigger() is fires
 
@@ -114,7 +125,9 @@ def test_no_rounding_makes_it_early(trigger: Written, place: Place, fires: bool)
     "trigger", [Written.parse(until="2ep"), Written.parse(until="50%"), Written.parse(every="10%")]
 )
 def test_nothing_is_done_where_the_length_is_not_known_yet(trigger: Written) -> None:
-    """`hookflow val` learns from the checkpoint how many iterations an epoch has: after `before_run`."""
+    """`hookflow val` learns from the checkpoint how many iterations an epoch has:
+    after `before_run`.
+    """
     assert trigger_of(trigger, Place(max_iters=0, iters_per_epoch=0), "before_run")()
 
 
@@ -132,7 +145,9 @@ class Walk:
     def __post_init__(self) -> None:
         self.iters_per_epoch = self.length.iters_per_epoch or 1
         self.epoch_lengths = EpochLengths.constant(self.iters_per_epoch)
-        self.max_iters = all_iterations(self.length.max_epochs, self.length.max_iters, self.epoch_lengths)
+        self.max_iters = all_iterations(
+            self.length.max_epochs, self.length.max_iters, self.epoch_lengths
+        )
 
     def seconds(self) -> float:
         return self.ticks * 0.7
@@ -160,7 +175,11 @@ class Walk:
                 self.iter += 1
                 yield "after_train_iter"
                 whole = batch == self.iters_per_epoch
-                if (self.iter % every == 0 or self.finished) if unit == "it" else (self.finished and not whole):
+                if (
+                    (self.iter % every == 0 or self.finished)
+                    if unit == "it"
+                    else (self.finished and not whole)
+                ):
                     yield from ("before_val", "after_val")
                     validated = self.iter
                 if self.finished:
@@ -169,7 +188,11 @@ class Walk:
                 break
             self.epoch += 1
             yield "after_train_epoch"
-            if (self.epoch % every == 0 or self.finished) if unit == "ep" else self.finished and validated != self.iter:
+            if (
+                (self.epoch % every == 0 or self.finished)
+                if unit == "ep"
+                else self.finished and validated != self.iter
+            ):
                 yield from ("before_val", "after_val")
         yield from ("after_train", "after_run")
 
@@ -192,7 +215,9 @@ lengths = st.builds(
     st.integers(1, 9),
     st.booleans(),
 )
-shares = st.sampled_from(["0.1%", "1%", "7.3%", "10%", "12.5%", "33.3%", "50%", "66.7%", "100%", "120%"])
+shares = st.sampled_from(
+    ["0.1%", "1%", "7.3%", "10%", "12.5%", "33.3%", "50%", "66.7%", "100%", "120%"]
+)
 counted = st.builds("{}{}".format, st.integers(1, 30), st.sampled_from(["", "it", "ep"])) | shares
 amounts = counted | st.builds("{}s".format, st.sampled_from(["0.7", "1", "2.1", "5", "0.1"]))
 
@@ -206,13 +231,19 @@ def bound(point: str, written: Written) -> Binding:
     return Binding("h", point, point, "whole", (), written, "normal", id=0)
 
 
-def fired(run: Walk, point: str, written: Written, *, spared: bool, hold: bool = False) -> list[int]:
+def fired(
+    run: Walk, point: str, written: Written, *, spared: bool, hold: bool = False
+) -> list[int]:
     """Walk through the run and return the visits of the point (from 0) at which the trigger fires.
 
-    With `spared` it is asked only where its `next` says so; with `hold` it has a condition, of odd iterations.
+    With `spared` it is asked only where its `next` says so; with `hold` it has a condition, of odd
+    iterations.
     """
     trigger = ScheduledTrigger(
-        bound(point, written), DEFAULT_POINTS[point], run, (lambda: run.iter % 2 == 1) if hold else None
+        bound(point, written),
+        DEFAULT_POINTS[point],
+        run,
+        (lambda: run.iter % 2 == 1) if hold else None,
     )
     result, visit = [], 0
     for here in run.points():
@@ -224,7 +255,9 @@ def fired(run: Walk, point: str, written: Written, *, spared: bool, hold: bool =
 
 
 @given(lengths, st.sampled_from(AT), triggers(amounts), st.booleans())
-def test_asked_from_next_on_it_fires_as_always_asked(length: Length, point: str, written: Written, hold: bool) -> None:
+def test_asked_from_next_on_it_fires_as_always_asked(
+    length: Length, point: str, written: Written, hold: bool
+) -> None:
     always = fired(Walk(length), point, written, spared=False, hold=hold)
     assert fired(Walk(length), point, written, spared=True, hold=hold) == always
 
@@ -244,13 +277,20 @@ def test_the_forecast_is_what_it_does(length: Length, point: str, written: Writt
     if number.isdecimal():
         assert int(number) == result[0] + 1
     less = compute_forecasts(plan, replace(length, iters_per_epoch=None))[0]
-    assert less.times in (None, told.times), "what is said without knowing the batches of an epoch stays true"
+    assert less.times in (
+        None,
+        told.times,
+    ), "what is said without knowing the batches of an epoch stays true"
 
 
 @given(lengths, st.sampled_from(AT), triggers(counted), st.data())
-def test_saved_and_loaded_it_continues(length: Length, point: str, written: Written, data: st.DataObject) -> None:
+def test_saved_and_loaded_it_continues(
+    length: Length, point: str, written: Written, data: st.DataObject
+) -> None:
     run = Walk(length)
-    straight, broken = (ScheduledTrigger(bound(point, written), DEFAULT_POINTS[point], run) for _ in range(2))
+    straight, broken = (
+        ScheduledTrigger(bound(point, written), DEFAULT_POINTS[point], run) for _ in range(2)
+    )
     for here in run.points():
         if here == point:
             answers = [run.iter >= trigger.next and trigger() for trigger in (straight, broken)]
@@ -303,12 +343,16 @@ def told(at: str, when: str, name: str = "told", **more: object) -> str:
     """Return an override for a hook that says where it fires."""
     written = "".join(f", {key}={value}" for key, value in more.items())
     quoted = when.replace('"', '\\"')
-    return f'hooks.{name}={{use="./common_hooks.py:tells", points=["{at}"], when="{quoted}"{written}}}'
+    return (
+        f'hooks.{name}={{use="./common_hooks.py:tells", points=["{at}"], when="{quoted}"{written}}}'
+    )
 
 
 def iterations(run_dir: RunDir, name: str = "told") -> list[object]:
     """Return the iterations that were done when a hook fired."""
-    return [r["it"] for r in records(run_dir, "message") if (r["text"], r["source"]) == ("told", name)]
+    return [
+        r["it"] for r in records(run_dir, "message") if (r["text"], r["source"]) == ("told", name)
+    ]
 
 
 CONDITIONS: list[tuple[str, str, dict[str, object], list[int]]] = [
@@ -328,7 +372,10 @@ CONDITIONS: list[tuple[str, str, dict[str, object], list[int]]] = [
 
 
 def test_each_fires_only_where_its_condition_holds(trained: Trained) -> None:
-    slashed = 'hooks.slashed={use="./common_hooks.py:logs_iter", points=["after_train_iter"], phase="first"}'
+    slashed = (
+        'hooks.slashed={use="./common_hooks.py:logs_iter", points=["after_train_iter"],'
+        ' phase="first"}'
+    )
     hooks = [told(at, when, f"told{k}", **more) for k, (at, when, more, _) in enumerate(CONDITIONS)]
     run_dir = trained(slashed, *hooks)
     fired = {when: iterations(run_dir, f"told{k}") for k, (_, when, *_) in enumerate(CONDITIONS)}
@@ -341,7 +388,9 @@ def test_the_loss_is_that_of_the_iteration_at_hand(trained: Trained) -> None:
     losses = logged(trained(every), "loss")
     middle = sorted(losses.values())[7]
     when = f"loss > {middle!r}"
-    run_dir = trained(every, told("after_train_iter", when), told("before_train_iter", when, "before"))
+    run_dir = trained(
+        every, told("after_train_iter", when), told("before_train_iter", when, "before")
+    )
     above = [it for it, loss in losses.items() if loss > middle]
     assert iterations(run_dir) == above
     assert iterations(run_dir, "before") == [it for it in above if it != 15]
@@ -351,7 +400,9 @@ UNHEARD = {
     "los > 1": 'did you mean "loss"?',
     "metrics.acuracy > 1": 'did you mean "metrics.accuracy"?',
     "logits > 1": "",
-    "zzz > 1": "there are accuracy, grad_norm, loss, lr, metrics.accuracy, metrics.loss, samples_per_s",
+    "zzz > 1": (
+        "there are accuracy, grad_norm, loss, lr, metrics.accuracy, metrics.loss, samples_per_s"
+    ),
 }
 
 
@@ -361,7 +412,10 @@ def test_names_that_nobody_ever_logs_are_told_at_the_end(trained: Trained) -> No
     assert "told" not in messages(run_dir)
     lines = messages(run_dir, "warn")[-len(UNHEARD) :]  # those before are what `check` warns of
     for k, (when, hint) in enumerate(UNHEARD.items()):
-        start = f'hook "told{k}": nobody has ever logged the "{when.split()[0]}" of its condition "{when}"; {hint}'
+        start = (
+            f'hook "told{k}": nobody has ever logged the "{when.split()[0]}" of its condition'
+            f' "{when}"; {hint}'
+        )
         assert [line for line in lines if line.startswith(start)], (start, lines)
 
 
@@ -421,7 +475,9 @@ UNEVEN = ("data.train.args={examples=43, whole=true}", f'task.use="{__file__}:Co
 
 
 def multiples(every: int, *, ahead: bool = False, until: int = 10**9) -> list[int]:
-    """Return the iterations done at which samples enter another multiple of so many, by counting them one by one."""
+    """Return the iterations done at which samples enter another multiple of so many,
+    by counting them one by one.
+    """
     result, samples, entered = [], 0, -1 if ahead else 0
     for it, size in enumerate([8, 8, 8, 8, 8, 3] * 3):
         before = samples
@@ -439,7 +495,11 @@ DATA_TRIGGERS: dict[str, tuple[str, str, list[int]]] = {
     "told_thousands": ("after_train_iter", 'every="0.05k samples"', multiples(50)),
     "told_tokens": ("after_train_iter", 'every="80 tokens"', multiples(20)),
     "told_ahead": ("before_train_iter", 'every="30 samples"', multiples(30, ahead=True)),
-    "told_until": ("after_train_iter", 'every="20 samples", until="90 samples"', multiples(20, until=90)),
+    "told_until": (
+        "after_train_iter",
+        'every="20 samples", until="90 samples"',
+        multiples(20, until=90),
+    ),
     "told_once": ("after_train_iter", 'from="60 samples", once=true', [9]),
     "told_when": ("after_train_iter", 'when="iter > 6", once=true', [7]),
 }
@@ -458,7 +518,11 @@ def test_samples_and_tokens_count_what_each_batch_has(trained: Trained) -> None:
     assert {name: iterations(run_dir, name) for name in DATA_TRIGGERS} == expected
     accumulated = trained(*UNEVEN, *of_data(), "run.accumulate=2")
     totals = [16, 32, 43, 59, 75, 86, 102, 118, 129]
-    fired = [it for it, total in enumerate(totals, 1) if total // 20 != (totals[it - 2] if it > 1 else 0) // 20]
+    fired = [
+        it
+        for it, total in enumerate(totals, 1)
+        if total // 20 != (totals[it - 2] if it > 1 else 0) // 20
+    ]
     assert iterations(accumulated, "told_samples") == fired
 
 
@@ -479,7 +543,9 @@ def test_counts_of_the_data_go_on_after_a_resume(resumes_alike: NewRun, at: int)
         (['run.val_every="1k samples"'], "must be iterations, epochs or seconds, not samples"),
     ],
 )
-def test_counts_that_nobody_makes_are_refused(new_run: NewRun, overrides: list[str], expected: str) -> None:
+def test_counts_that_nobody_makes_are_refused(
+    new_run: NewRun, overrides: list[str], expected: str
+) -> None:
     with pytest.raises(UserError, match=expected):
         new_run(*overrides)
 

@@ -18,7 +18,11 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.data import workers
 from hookflow.runner.data.loader import collate_examples
 from hookflow.runner.data.source import Source, as_source, close
-from hookflow.runner.data.workers import SharedMemoryError, WorkerError, call_explaining_worker_errors
+from hookflow.runner.data.workers import (
+    SharedMemoryError,
+    WorkerError,
+    call_explaining_worker_errors,
+)
 from tests.support.data_loaders import context
 from tests.support.data_sources import source
 
@@ -70,16 +74,27 @@ def as_it_is(examples: list[Any]) -> Any:
 
 def by_index(trouble: Callable[[], Any]) -> Source:
     return source(
-        Bad(trouble), workers=1, batch_size=2, shuffle=False, collate="../runner/test_worker_failures.py:as_it_is"
+        Bad(trouble),
+        workers=1,
+        batch_size=2,
+        shuffle=False,
+        collate="../runner/test_worker_failures.py:as_it_is",
     )
 
 
 def from_a_stream(trouble: Callable[[], Any]) -> Source:
-    return source(BadStream(trouble), workers=1, batch_size=2, collate="../runner/test_worker_failures.py:as_it_is")
+    return source(
+        BadStream(trouble),
+        workers=1,
+        batch_size=2,
+        collate="../runner/test_worker_failures.py:as_it_is",
+    )
 
 
 def by_an_own_loader(trouble: Callable[[], Any]) -> Source:
-    loader = DataLoader(Bad(trouble), 2, num_workers=1, collate_fn=as_it_is, multiprocessing_context="fork")
+    loader = DataLoader(
+        Bad(trouble), 2, num_workers=1, collate_fn=as_it_is, multiprocessing_context="fork"
+    )
     return as_source(loader, Where("test"), context())
 
 
@@ -120,7 +135,9 @@ PYTORCH_LEAVES_FILES = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisab
 @PYTORCH_LEAVES_FILES
 @pytest.mark.parametrize("leave", [sys.exit, lambda: os._exit(0)])
 @SOURCES
-def test_a_worker_that_leaves_with_exit_code_0_is_told(made: Callable[..., Source], leave: Callable[[], Any]) -> None:
+def test_a_worker_that_leaves_with_exit_code_0_is_told(
+    made: Callable[..., Source], leave: Callable[[], Any]
+) -> None:
     assert "ended with exit code 0" in failure_of(made(leave))
 
 
@@ -131,7 +148,9 @@ def test_a_worker_over_its_processor_time_is_told(made: Callable[..., Source]) -
     assert "SIGXCPU" in text and "processor time" in text
 
 
-NO_ROOM = "unable to allocate shared memory(shm) for file </torch_7_9>: No space left on device (28)"
+NO_ROOM = (
+    "unable to allocate shared memory(shm) for file </torch_7_9>: No space left on device (28)"
+)
 
 
 def no_room(examples: list[Any]) -> Any:
@@ -142,7 +161,10 @@ def test_shared_memory_that_is_full_is_told_as_that() -> None:
     with pytest.raises(SharedMemoryError, match="shared memory ran out"):
         collate_examples([torch.zeros(1)] * 2, [0, 1], no_room, "train")
     made = source(
-        Bad(lambda: torch.zeros(1)), workers=1, batch_size=2, collate="../runner/test_worker_failures.py:no_room"
+        Bad(lambda: torch.zeros(1)),
+        workers=1,
+        batch_size=2,
+        collate="../runner/test_worker_failures.py:no_room",
     )
     text = failure_of(made)
     assert "no room for a batch of [data.train]" in text and "shared memory ran out" in text

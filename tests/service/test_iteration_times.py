@@ -55,9 +55,22 @@ def labels_of(times: IterationTimes) -> list[tuple[str, float, float]]:
 
 def test_means_are_of_the_last_attempt_in_the_order_of_the_loop() -> None:
     found = plan()
-    before, after = id_of(found, "timer", "before_train_iter"), id_of(found, "timer", "after_train_iter")
-    clip, epoch = id_of(found, "clip", "before_optimizer_step"), id_of(found, "epoch", "after_train_epoch")
-    phases = {"data": 100, "forward": 300, "backward": 400, "optimizer": 80, "hooks": 999, "other": 7}
+    before, after = (
+        id_of(found, "timer", "before_train_iter"),
+        id_of(found, "timer", "after_train_iter"),
+    )
+    clip, epoch = (
+        id_of(found, "clip", "before_optimizer_step"),
+        id_of(found, "epoch", "after_train_epoch"),
+    )
+    phases = {
+        "data": 100,
+        "forward": 300,
+        "backward": 400,
+        "optimizer": 80,
+        "hooks": 999,
+        "other": 7,
+    }
     records = [
         record("run"),
         frame(50, 10**9, {"data": 10**9}, {}),
@@ -107,15 +120,25 @@ def test_the_means_of_a_run_add_up_to_its_iterations(trained: Trained) -> None:
     assert "█" in invoke("graph", str(run_dir.path), "--gantt", "median", columns=100)
 
 
-def event(name: str, category: str, it: int, ts: float, dur: float, pid: int = 0, tid: int = 0) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": ts, "dur": dur} | {
-        "args": {"iteration": it}
-    }
+def event(
+    name: str, category: str, it: int, ts: float, dur: float, pid: int = 0, tid: int = 0
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": pid,
+        "tid": tid,
+        "ts": ts,
+        "dur": dur,
+    } | {"args": {"iteration": it}}
 
 
 def traced(run: RunDir, name: str, began: float, *events: dict[str, Any]) -> None:
     run.traces.mkdir(exist_ok=True)
-    (run.traces / name).write_text(json.dumps({"otherData": {"began": began}, "traceEvents": events}))
+    (run.traces / name).write_text(
+        json.dumps({"otherData": {"began": began}, "traceEvents": events})
+    )
 
 
 def test_the_median_iteration_of_the_newest_trace_is_drawn(new_run: NewRun) -> None:
@@ -151,16 +174,22 @@ def test_the_median_iteration_of_the_newest_trace_is_drawn(new_run: NewRun) -> N
     )
 
 
-def test_a_damaged_trace_and_a_run_without_times_are_refused(new_run: NewRun, tmp_path: Path) -> None:
+def test_a_damaged_trace_and_a_run_without_times_are_refused(
+    new_run: NewRun, tmp_path: Path
+) -> None:
     run_dir = new_run()
     assert read_traced_times(run_dir) is None
-    assert "no iteration that has been timed" in refused("graph", str(run_dir.path), "--gantt", "median")
+    assert "no iteration that has been timed" in refused(
+        "graph", str(run_dir.path), "--gantt", "median"
+    )
     traced(run_dir, "it1.json", 1.0, {"ph": "X"})
     with pytest.raises(UserError, match=r"it1\.json is no trace"):
         read_traced_times(run_dir)
 
 
-@pytest.mark.parametrize("option", ["--critical-chain", "--gantt=median", "--gantt=3", "--what-if=log"])
+@pytest.mark.parametrize(
+    "option", ["--critical-chain", "--gantt=median", "--gantt=3", "--what-if=log"]
+)
 def test_a_pipeline_has_no_times(option: str) -> None:
     refusal = refused("graph", "pipelines/hello.toml", option)
     assert option.partition("=")[0] in refusal
@@ -172,7 +201,10 @@ def test_a_traced_iteration_is_chosen_by_its_number(new_run: NewRun) -> None:
     assert "no trace of iteration 3" in refused("graph", str(run_dir.path), "--gantt", "3")
     for began in (1.0, 2.0):
         data = 10.0 * began
-        iteration = [event("iteration", "iteration", 9, 0.0, 40.0), event("data", "phase", 9, 0.0, data)]
+        iteration = [
+            event("iteration", "iteration", 9, 0.0, 40.0),
+            event("data", "phase", 9, 0.0, data),
+        ]
         traced(run_dir, f"it9-{began}.json", began, *iteration)
     traced(run_dir, "it12.json", 3.0, event("iteration", "iteration", 12, 0.0, 50.0))
     times = read_traced_times(run_dir, 9)
@@ -186,7 +218,9 @@ def test_a_traced_iteration_is_chosen_by_its_number(new_run: NewRun) -> None:
 
 def test_an_iteration_without_a_hook_is_shorter_by_its_calls() -> None:
     found = plan()
-    before, after = (int(id_of(found, "timer", point)) for point in ("before_train_iter", "after_train_iter"))
+    before, after = (
+        int(id_of(found, "timer", point)) for point in ("before_train_iter", "after_train_iter")
+    )
     clip = int(id_of(found, "clip", "before_optimizer_step"))
     totals = AttemptTotals(10, 2000, Counter({"data": 600, "optimizer": 400}))
     totals.hooks.update({before: 100, after: 300, clip: 200})
@@ -214,7 +248,10 @@ def test_what_if_prints_what_a_hook_takes_and_how_it_is_measured(new_run: NewRun
 
 
 def test_what_fires_outside_of_training_too_is_no_part_of_the_chain(new_run: NewRun) -> None:
-    hook = 'hooks.seen={use="builtins:print", points=[{at="forward", modules=["*"], stages=["train","val"]}]}'
+    hook = (
+        'hooks.seen={use="builtins:print", points=[{at="forward", modules=["*"],'
+        ' stages=["train","val"]}]}'
+    )
     run_dir = new_run(hook)
     found = read_recorded_plan(run_dir)
     (seen,) = found.at("forward")
@@ -231,7 +268,9 @@ def test_bars_cover_their_part_of_the_width_and_short_ones_have_a_sign() -> None
     bars = [line[len("  b at p ") : -16] for line in (first, second)]
     width = len(bars[0])
     assert bars[0] == "█" * (width // 2) + " " * (width - width // 2)
-    assert bars[1].strip() == "▏" + " " * (round(width * 0.75) - width // 2 - 1) + "█" * (width - round(width * 0.75))
+    assert bars[1].strip() == "▏" + " " * (round(width * 0.75) - width // 2 - 1) + "█" * (
+        width - round(width * 0.75)
+    )
 
 
 def test_a_chain_has_begin_duration_and_share() -> None:

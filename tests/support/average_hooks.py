@@ -1,4 +1,6 @@
-"""Hooks and tasks that use averages of the weights: "./average_hooks.py:…" in the tests' pipelines."""
+"""Hooks and tasks that use averages of the weights:
+"./average_hooks.py:…" in the tests' pipelines.
+"""
 
 from copy import deepcopy
 from typing import Any
@@ -28,7 +30,9 @@ def sampled(run: Any, name: str | None) -> Tensor:
 
 
 class Samples(Hook):
-    """Looks at many points whether each average gives what a network with its tensors does; logs how often it has."""
+    """Looks at many points whether each average gives what a network with its tensors does;
+    logs how often it has.
+    """
 
     reads = ("model",)
 
@@ -47,8 +51,12 @@ class Samples(Hook):
         self.count += 1
 
     def _remember(self, run: Any) -> None:
-        """Copy the tensors of the averages and of the network, where all of them are in their own places."""
-        averages = {name: hook.average for name, hook in run.hooks.items() if hasattr(hook, "has_average")}
+        """Copy the tensors of the averages and of the network,
+        where all of them are in their own places.
+        """
+        averages = {
+            name: hook.average for name, hook in run.hooks.items() if hasattr(hook, "has_average")
+        }
         self.tensors = {None: run.model.state_dict(), **averages}
         for name, tensors in self.tensors.items():
             self.tensors[name] = {key: tensor.clone() for key, tensor in tensors.items()}

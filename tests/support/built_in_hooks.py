@@ -47,21 +47,32 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "spike_guard": {"window": 8, "sigmas": 0.5, "patience": 100, "rollback": True},
     "swa": {"begin": "1ep", "every": "2it"},
     "sync_buffers": {},
-    "throughput": {"window": 2, "tokens_per_sample": 64, "flops_per_sample": 1e9, "peak_flops": 1e12},
+    "throughput": {
+        "window": 2,
+        "tokens_per_sample": 64,
+        "flops_per_sample": 1e9,
+        "peak_flops": 1e12,
+    },
     "time_limit": {"limit": "3.8h"},
     "tta": {"transforms": ["hflip"]},
 }
-"""Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it, and
-`comm_hook` is for several ranks alone (`test_comm_hook.py`); `batch_size_finder` ends a run before its first iteration.
+"""Arguments with which each built-in hook can be made; `whiten` belongs to one network and is
+tested with it, and `comm_hook` is for several ranks alone (`test_comm_hook.py`);
+`batch_size_finder` ends a run before its first iteration.
 
-Of a hook that has a state they are such that the rest of a run depends on it: the contract makes sure of that.
+Of a hook that has a state they are such that the rest of a run depends on it: the contract makes
+sure of that.
 """
 
 
 NEEDS = {
     "images": ['task.use="./own_tasks.py:paints"'],
     "resize": ['model.use="./toy.py:Pooled"', 'data.train.use="./toy.py:Squares"'],
-    "tta": ['model.use="./toy.py:Pooled"', 'data.val.use="./toy.py:Squares"', 'data.test.use="./toy.py:Squares"'],
+    "tta": [
+        'model.use="./toy.py:Pooled"',
+        'data.val.use="./toy.py:Squares"',
+        'data.test.use="./toy.py:Squares"',
+    ],
 }
 """What a hook needs of the pipeline, as overrides."""
 

@@ -30,7 +30,9 @@ def wordy(run: Any, *words: str) -> None:
     """Can be given its words in their place alone."""
 
 
-def typed(run: Any, out: Path, pair: tuple[int, int] = (0, 0), some: frozenset[int] = frozenset()) -> None:
+def typed(
+    run: Any, out: Path, pair: tuple[int, int] = (0, 0), some: frozenset[int] = frozenset()
+) -> None:
     run.say(f"{out.name} {pair} {sorted(some)}")
 
 

@@ -9,7 +9,9 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 
 
 def save(store: CheckpointStore, it: int, *names: str, **moved: int) -> Path:
-    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it, "ep": 0}, moved).path
+    return store.save(
+        {"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it, "ep": 0}, moved
+    ).path
 
 
 class Evil:

@@ -25,7 +25,9 @@ class Swaps:
 
 
 class Keeps:
-    """Keeps every state that it is told is safe, and says at the end whether they are still what is on the disk."""
+    """Keeps every state that it is told is safe,
+    and says at the end whether they are still what is on the disk.
+    """
 
     def __init__(self) -> None:
         self.kept: list[tuple[Any, Any]] = []
@@ -39,11 +41,17 @@ class Keeps:
             for checkpoint, path in self.kept
             for name, tensor in torch.load(path / "model.pt", weights_only=True).items()
         ]
-        run.say("all are as they were written" if all(same) and len(self.kept) > 2 else "some have changed")
+        run.say(
+            "all are as they were written"
+            if all(same) and len(self.kept) > 2
+            else "some have changed"
+        )
 
 
 class SlowDisk:
-    """Lets the first checkpoint of rank 0 take so many seconds on its way to the disk; at the end nobody waits long."""
+    """Lets the first checkpoint of rank 0 take so many seconds on its way to the disk;
+    at the end nobody waits long.
+    """
 
     ranks = "zero"
 

@@ -24,9 +24,13 @@ class Net(Plain):
 
 
 class SAM(torch.optim.SGD):
-    """Steps by the gradients at the worst weights nearby; it begins with gradients, or calls the closure for them."""
+    """Steps by the gradients at the worst weights nearby; it begins with gradients,
+    or calls the closure for them.
+    """
 
-    def __init__(self, params: Iterable[Any], lr: float, rho: float = 0.05, calls_first: bool = False) -> None:
+    def __init__(
+        self, params: Iterable[Any], lr: float, rho: float = 0.05, calls_first: bool = False
+    ) -> None:
         super().__init__(params, lr=lr, momentum=0.9)
         self.rho, self.calls_first = rho, calls_first
 
@@ -96,7 +100,9 @@ class WithoutCall(torch.optim.SGD):
 
 
 class Counts(Hook):
-    """Logs after each iteration how often the points of its step have fired; only the first writes no gradients."""
+    """Logs after each iteration how often the points of its step have fired;
+    only the first writes no gradients.
+    """
 
     reads = ("grads",)
 
@@ -148,7 +154,9 @@ class Scales(Hook):
 
 
 class SkipsThird(Hook):
-    """Asks to skip the step of the third iteration: at the first call of the closure, or at a later one."""
+    """Asks to skip the step of the third iteration: at the first call of the closure,
+    or at a later one.
+    """
 
     writes = {"after_backward": ("control",), "before_optimizer_step": ("control",)}  # noqa: RUF012
 

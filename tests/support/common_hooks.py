@@ -1,4 +1,6 @@
-"""Hooks that the tests put into pipelines: to see what fires, and to raise where they are told to."""
+"""Hooks that the tests put into pipelines: to see what fires,
+and to raise where they are told to.
+"""
 
 import os
 import time
@@ -14,7 +16,9 @@ from hookflow.graph import points
 from hookflow.zoo.tasks import Classification
 
 POINTS = [point for point in points.DEFAULT_POINTS if point.kind not in ("global", "state", "comm")]
-"""All but those that PyTorch comes to whoever computes, or over several ranks alone: these have tests of their own."""
+"""All but those that PyTorch comes to whoever computes, or over several ranks alone:
+these have tests of their own.
+"""
 
 
 class Writes:
@@ -44,7 +48,9 @@ def _visit(point: str) -> Any:
 
 @at_every_point
 class OwnTracer(Writes):
-    before_grow, after_densify, after_grow = map(_visit, ("before_grow", "after_densify", "after_grow"))
+    before_grow, after_densify, after_grow = map(
+        _visit, ("before_grow", "after_densify", "after_grow")
+    )
 
     def visit(self, point: str, run: Any) -> None:
         self.write(f"{point} iter={run.iter} epoch={run.epoch}")
@@ -90,7 +96,8 @@ class AroundVal(Around):
 class Interrupts:
     """Sends its own process a signal, so many times; never twice for one mark.
 
-    That is at the first firing from iteration `at` on: when a checkpoint is told of, only the disk knows.
+    That is at the first firing from iteration `at` on: when a checkpoint is told of, only the disk
+    knows.
     """
 
     def __init__(self, mark: str, at: int, number: int = 15, times: int = 1) -> None:
@@ -168,7 +175,9 @@ class Fails:
 
     def state_dict(self) -> dict[str, Any]:
         first, _, method = self.place.partition(" iterations: ")
-        return {"kinds": frozenset() if method == "state_dict" and self.trained >= int(first) else []}
+        return {
+            "kinds": frozenset() if method == "state_dict" and self.trained >= int(first) else []
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.visit("load_state_dict")

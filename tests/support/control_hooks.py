@@ -1,4 +1,6 @@
-"""Hooks that the tests put into pipelines to change the course of a training, some without having said so."""
+"""Hooks that the tests put into pipelines to change the course of a training,
+some without having said so.
+"""
 
 from typing import Any
 
@@ -36,7 +38,9 @@ class SeesBatch:
 
 
 class ReplacesUndeclared:
-    """Calls the run by a name that no check of the file sees, so that the run itself must refuse it."""
+    """Calls the run by a name that no check of the file sees,
+    so that the run itself must refuse it.
+    """
 
     call = "replace_batch"
 

@@ -6,7 +6,24 @@ from typing import Any
 
 import pytest
 
-ODD: list[Any] = [None, True, -1, 7, 1.5, 10**30, "x", "\x1b[31m", "../..", [], [1], {}, {"a": 1}, [[[[]]]], "nan", ""]
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    7,
+    1.5,
+    10**30,
+    "x",
+    "\x1b[31m",
+    "../..",
+    [],
+    [1],
+    {},
+    {"a": 1},
+    [[[[]]]],
+    "nan",
+    "",
+]
 RAW = [
     b"",
     b"{",
@@ -23,7 +40,9 @@ RAW = [
 
 
 def seeds(few: int) -> pytest.MarkDecorator:
-    """Give a test its `seeds`: a few, and thousands of others where there is time (`make test-long`)."""
+    """Give a test its `seeds`: a few, and thousands of others where
+    there is time (`make test-long`).
+    """
     thousands = pytest.param(range(1_000, 21_000), marks=pytest.mark.long)
     return pytest.mark.parametrize("seeds", [range(few), thousands], ids=["some", "thousands"])
 
@@ -48,7 +67,9 @@ def garbled(data: bytes, chance: random.Random) -> bytes:
 
 
 def other_value(data: bytes, chance: random.Random) -> bytes:
-    """Return JSON (or JSON lines) with one value swapped for an odd one, taken out, or with a key added."""
+    """Return JSON (or JSON lines) with one value swapped for an odd one, taken out,
+    or with a key added.
+    """
     try:
         whole = [json.loads(data)]
     except ValueError:
@@ -62,7 +83,9 @@ def other_value(data: bytes, chance: random.Random) -> bytes:
     key: Any = chance.randrange(len(whole))
     while isinstance(place[key], dict | list) and place[key] and chance.random() < 0.8:
         place = place[key]
-        key = chance.choice(list(place)) if isinstance(place, dict) else chance.randrange(len(place))
+        key = (
+            chance.choice(list(place)) if isinstance(place, dict) else chance.randrange(len(place))
+        )
     if isinstance(place, dict) and chance.random() < 0.2:
         del place[key]
     else:

@@ -29,7 +29,12 @@ from hookflow.runner.data.batches import DataContext
 
 def context(**changes: Any) -> DataContext:
     """Return the context of data on the CPU, whose messages nobody reads."""
-    usual = {"seed": 5, "device": torch.device("cpu"), "channels_last": False, "say": lambda text, level: None}
+    usual = {
+        "seed": 5,
+        "device": torch.device("cpu"),
+        "channels_last": False,
+        "say": lambda text, level: None,
+    }
     return DataContext(**usual | changes)
 
 
@@ -43,12 +48,16 @@ def shuffled() -> DataLoader[Any]:
 
 
 def with_generator() -> DataLoader[Any]:
-    return DataLoader(Clouds(24), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(3))
+    return DataLoader(
+        Clouds(24), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(3)
+    )
 
 
 def with_sampler() -> DataLoader[Any]:
     data = dataset()
-    return DataLoader(data, batch_size=8, sampler=DistributedSampler(data, num_replicas=1, rank=0, seed=5))
+    return DataLoader(
+        data, batch_size=8, sampler=DistributedSampler(data, num_replicas=1, rank=0, seed=5)
+    )
 
 
 def mined() -> DataLoader[Any]:
@@ -112,7 +121,9 @@ def splits() -> dict[str, Any]:
 
 class FromDicts:
     def step(self, run: Any, batch: dict[str, Any]) -> dict[str, Any]:
-        return {"loss": torch.nn.functional.cross_entropy(run.model(batch["inputs"]), batch["target"])}
+        return {
+            "loss": torch.nn.functional.cross_entropy(run.model(batch["inputs"]), batch["target"])
+        }
 
     evaluate = step
 
@@ -172,7 +183,9 @@ class Counted(Clouds):
 
 
 class Forgets:
-    """Prefers examples that were fetched less often when the epoch began, and more so from epoch to epoch."""
+    """Prefers examples that were fetched less often when the epoch began,
+    and more so from epoch to epoch.
+    """
 
     size = 0
 
@@ -189,7 +202,11 @@ class Forgets:
         weights = 1 / (1 + self.data.fetched) ** self.power
         self.power += 1
         order = torch.multinomial(weights, len(self), replacement=True).tolist()
-        return iter([order[k : k + self.size] for k in range(0, len(self), self.size)] if self.size else order)
+        return iter(
+            [order[k : k + self.size] for k in range(0, len(self), self.size)]
+            if self.size
+            else order
+        )
 
 
 class Rarest(Forgets):
@@ -233,11 +250,17 @@ class Collects(Clouds):
 
 
 class HangsOnce(Clouds):
-    """Hangs in C when a worker has fetched `after` examples and there is no mark yet, which has its pid then."""
+    """Hangs in C when a worker has fetched `after` examples and there is no mark yet,
+    which has its pid then.
+    """
 
     def __init__(self, mark: str = "", gil: bool = False, after: int = 8) -> None:
         super().__init__()
-        self.mark, self.library, self.after = Path(mark), ctypes.PyDLL if gil else ctypes.CDLL, after
+        self.mark, self.library, self.after = (
+            Path(mark),
+            ctypes.PyDLL if gil else ctypes.CDLL,
+            after,
+        )
         self.fetched = 0
 
     def __getitem__(self, index: int) -> Any:
@@ -255,7 +278,9 @@ class HangsOnce(Clouds):
 
 
 class HangsInEpoch2(HangsOnce):
-    """Does so at the first example of the second epoch, whichever worker fetches it; draws no random numbers."""
+    """Does so at the first example of the second epoch, whichever worker fetches it;
+    draws no random numbers.
+    """
 
     def __init__(self, mark: str = "") -> None:
         super().__init__(mark, after=40)
@@ -316,7 +341,9 @@ WIDTH = 6
 
 
 def padded(examples: list[Any], width: int = WIDTH) -> Any:
-    inputs = torch.stack([torch.nn.functional.pad(item, (0, width - len(item))) for item, _ in examples])
+    inputs = torch.stack(
+        [torch.nn.functional.pad(item, (0, width - len(item))) for item, _ in examples]
+    )
     return {"inputs": inputs, "target": torch.tensor([int(target) for _, target in examples])}
 
 
@@ -342,7 +369,9 @@ def mean(examples: list[Any]) -> Any:
 
 def noisy(batch: Any, generator: torch.Generator, scale: float = 1.0) -> Any:
     inputs, target = batch
-    return inputs + scale * torch.randn(inputs.shape, generator=generator, device=inputs.device), target
+    return inputs + scale * torch.randn(
+        inputs.shape, generator=generator, device=inputs.device
+    ), target
 
 
 class Every:
@@ -378,16 +407,22 @@ def in_batches(data: Any) -> list[list[int]]:
 
 
 class Buckets:
-    """Batches of 2 to 6 examples, or of `sizes` in turn, in another order and division in each epoch."""
+    """Batches of 2 to 6 examples, or of `sizes` in turn,
+    in another order and division in each epoch.
+    """
 
-    def __init__(self, data: Any, seed: int, sizes: tuple[int, ...] = (5, 2, 4, 3, 6), merged: int = 1) -> None:
+    def __init__(
+        self, data: Any, seed: int, sizes: tuple[int, ...] = (5, 2, 4, 3, 6), merged: int = 1
+    ) -> None:
         self.examples, self.seed, self.sizes, self.merged = len(data), seed, sizes, merged
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = torch.randperm(self.examples, generator=torch.Generator().manual_seed(self.seed + self.epoch)).tolist()
+        order = torch.randperm(
+            self.examples, generator=torch.Generator().manual_seed(self.seed + self.epoch)
+        ).tolist()
         ends = [*takewhile(lambda end: end < self.examples, accumulate(cycle(self.sizes)))]
         sizes = [end - begin for begin, end in pairwise([0, *ends, self.examples])]
         turn, given = self.epoch % len(sizes), iter(order)
@@ -426,7 +461,9 @@ def share() -> tuple[int, int]:
 
 
 class Endless(IterableDataset[Any]):
-    """Examples for the toy network in a row, shared out among workers, with noise; it does not say how many."""
+    """Examples for the toy network in a row, shared out among workers, with noise;
+    it does not say how many.
+    """
 
     def __init__(self, examples: int = 40) -> None:
         self.examples = examples
@@ -471,7 +508,9 @@ class NumbersWithPlace(Numbers):
 
 
 class ShuffledWithFirst(NumbersWithPlace):
-    """Shuffles with its first example, which draws too; knows how many it has given, and not in which order."""
+    """Shuffles with its first example, which draws too; knows how many it has given,
+    and not in which order.
+    """
 
     def __iter__(self) -> Iterator[Any]:
         order = torch.randperm(self.examples).tolist()
@@ -501,7 +540,9 @@ class Empty(Endless):
 
 
 class OwnLoader:
-    """Shuffles batches by a generator of its own, and keeps its place: the protocol of torchdata, without torchdata."""
+    """Shuffles batches by a generator of its own, and keeps its place: the protocol of torchdata,
+    without torchdata.
+    """
 
     def __init__(self, place: bool = True) -> None:
         self.data = dataset(40).tensors
@@ -549,7 +590,9 @@ class Breaks(Clouds):
 
 
 class Struck(Clouds):
-    """Sends the worker that fetches one of its examples a signal; with a `mark` once, and that file has its pid."""
+    """Sends the worker that fetches one of its examples a signal; with a `mark` once,
+    and that file has its pid.
+    """
 
     def __init__(self, mark: str = "", number: int = 9) -> None:
         super().__init__()

@@ -26,6 +26,12 @@ def source(
     described = LoaderSection.model_validate({"batch_size": 4, **section})
     settings = context(seed=seed, rank=rank, world=world, say=say)
     parts = loader_parts(
-        described, "data.train.loader", SourceMap("test"), TOY.parent, settings, public=described, training=True
+        described,
+        "data.train.loader",
+        SourceMap("test"),
+        TOY.parent,
+        settings,
+        public=described,
+        training=True,
     )
     return as_source(made, HERE, settings, parts, shards_itself=shards_itself)

@@ -12,10 +12,17 @@ STATES = ("hook.a", "hook.b")
 
 
 def drawn(lots: random.Random, most: int) -> list[Described]:
-    """Return some hooks around a validation: now with many edges, slots and phases, now with few."""
-    edges, slots, normal = lots.choice((0.05, 0.1, 0.2)), lots.choice((0.1, 0.2, 0.4)), lots.choice((0.4, 0.8, 1))
+    """Return some hooks around a validation: now with many edges,
+    slots and phases, now with few.
+    """
+    edges, slots, normal = (
+        lots.choice((0.05, 0.1, 0.2)),
+        lots.choice((0.1, 0.2, 0.4)),
+        lots.choice((0.4, 0.8, 1)),
+    )
     names = "abcdefgh"[: lots.randint(2, most)]
-    hidden = lots.sample(names, len(names))  # edges mostly follow a hidden order; some run against it
+    # Edges mostly follow a hidden order; some run against it.
+    hidden = lots.sample(names, len(names))
 
     def others(name: str, share: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
         after, before = [], []

@@ -1,4 +1,6 @@
-"""Data as object detectors have them: a batch is lists of images and of boxes, and no tensor says how many."""
+"""Data as object detectors have them: a batch is lists of images and of boxes,
+and no tensor says how many.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -64,9 +66,13 @@ class EveryNth:
         return iter(self.indices)
 
 
-def own_loader(examples: int = 43, batch_size: int = 10, rank: int = 0, world: int = 1) -> DataLoader[Any]:
+def own_loader(
+    examples: int = 43, batch_size: int = 10, rank: int = 0, world: int = 1
+) -> DataLoader[Any]:
     sampler = EveryNth(examples, rank, world)
-    return DataLoader(Images(examples), batch_size=batch_size // world, sampler=sampler, collate_fn=collate)
+    return DataLoader(
+        Images(examples), batch_size=batch_size // world, sampler=sampler, collate_fn=collate
+    )
 
 
 class Silent:

@@ -1,4 +1,6 @@
-"""Networks, tasks and hooks whose mistakes are blamed on a line: "./faulty_components.py:…" in the tests' pipelines."""
+"""Networks, tasks and hooks whose mistakes are blamed on a line:
+"./faulty_components.py:…" in the tests' pipelines.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,8 @@ class WrongTarget:
 
     def step(self, run: Any, batch: Any) -> dict[str, Any]:
         logits = run.model(batch[0])
-        return {"loss": cross_entropy(logits, batch[1][1:]), "logits": logits}  # THE LINE OF THE LOSS
+        # THE LINE OF THE LOSS.
+        return {"loss": cross_entropy(logits, batch[1][1:]), "logits": logits}
 
 
 def line_of(text: str) -> int:

@@ -18,7 +18,9 @@ OVERRIDE = 1 << 1 | 1 << 2
 
 @contextmanager
 def permissions_hold() -> Iterator[None]:
-    """Let the permissions of files hold for this thread, be it root's; the test is skipped where that cannot be."""
+    """Let the permissions of files hold for this thread, be it root's;
+    the test is skipped where that cannot be.
+    """
     if os.geteuid():
         yield
         return

@@ -86,7 +86,9 @@ class Norms:
     def before_optimizer_step(self, run: Any) -> None:
         whose = [name for name in run.models if run.model_being_updated(name) is not None]
         norms = {name: _norm(model) for name, model in run.models.items()}
-        run.say(f"{run.iter} {' '.join(whose)} {' '.join(name for name, norm in norms.items() if norm)}")
+        run.say(
+            f"{run.iter} {' '.join(whose)} {' '.join(name for name, norm in norms.items() if norm)}"
+        )
 
 
 def _norm(model: nn.Module) -> float:
@@ -99,7 +101,8 @@ class Looks(Adversarial):
         run.backward(before, "discriminator")
         run.step("discriminator")
         after = self.judged(run, batch[0], 1.0)
-        assert run.iter or not torch.equal(before, after), "the old weights"  # later the steps are too small for bf16
+        # Later the steps are too small for bf16.
+        assert run.iter or not torch.equal(before, after), "the old weights"
         return {}
 
 
@@ -107,4 +110,8 @@ class Tells(Adversarial):
     def evaluate(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
         real = run.models["discriminator"](batch[0])
         scores = torch.cat([-real, real, torch.zeros_like(real)], 1)
-        return {**super().evaluate(run, batch), "logits": scores, "target": torch.ones(len(real), dtype=torch.long)}
+        return {
+            **super().evaluate(run, batch),
+            "logits": scores,
+            "target": torch.ones(len(real), dtype=torch.long),
+        }

@@ -14,7 +14,9 @@ def grouped(nodes: Iterable[Node], disabled: Iterable[str] = (), **entries: list
     by_name = {each.hook.name: each for each in nodes}
     disabled = list(disabled)
     hooks = [*by_name, *disabled]
-    groups, problems = make_planned_groups(entries, hooks, disabled, lambda key: Where(f"p.toml {key}"))
+    groups, problems = make_planned_groups(
+        entries, hooks, disabled, lambda key: Where(f"p.toml {key}")
+    )
     expander = GroupExpander(groups)
     expanded = {name: expand(each, expander) for name, each in by_name.items()}
     problems += expander.problems
@@ -27,7 +29,8 @@ def expand(node: Node, groups: GroupExpander) -> Node:
     """Return a node with the members of groups in the place of the groups."""
     name = node.hook.name
     after, before, ambiguous = (
-        groups.expand(name, node.where, specs) for specs in (node.after, node.before, node.ambiguous_with)
+        groups.expand(name, node.where, specs)
+        for specs in (node.after, node.before, node.ambiguous_with)
     )
     groups.report_required_groups(name, node.where, node.requires)
     hook = replace(node.hook, ambiguous_with=tuple(spec.hook for spec in ambiguous))

@@ -13,7 +13,18 @@ from hookflow.zoo.gaussian2d import Picture
 CPU = torch.device("cpu")
 
 
-def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), seed=3, side=8, rank=0, world=1):
+def make(
+    examples=50,
+    *,
+    batch_size=16,
+    training=True,
+    augment=True,
+    sizes=(),
+    seed=3,
+    side=8,
+    rank=0,
+    world=1,
+):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (examples, side, side, 3), dtype=np.uint8)
     return Images(
@@ -27,9 +38,20 @@ def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), s
 
 
 def picture(split: str = "train", seed: int = 0) -> Picture:
-    return Picture(side=24, split=split, batch_size=100, batches=5, seed=seed, device=torch.device("cpu"))  # type: ignore[arg-type]
+    return Picture(
+        side=24, split=split, batch_size=100, batches=5, seed=seed, device=torch.device("cpu")
+    )  # type: ignore[arg-type]
 
 
 def text(tmp_path: Path, **args: Any) -> Text:
     (tmp_path / "text.txt").write_text("".join(map(chr, range(32, 127))) * 4)
-    return Text(**{"path": "text.txt", "length": 7, "batch_size": 4, "seed": 0, "pipeline_dir": tmp_path, **args})
+    return Text(
+        **{
+            "path": "text.txt",
+            "length": 7,
+            "batch_size": 4,
+            "seed": 0,
+            "pipeline_dir": tmp_path,
+            **args,
+        }
+    )

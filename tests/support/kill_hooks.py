@@ -21,8 +21,9 @@ FILES = {str(module.__file__) for module in (checkpoint, manifest, manager)}
 class Killer:
     """Kills the process once in each of the first `kills` attempts, wherever the lot falls.
 
-    That is at some firing of some point, at some line of what writes a checkpoint, or at some moment. `folder` is where
-    it counts the attempts: by a file each, whose name says what the process was doing when it was killed.
+    That is at some firing of some point, at some line of what writes a checkpoint, or at some
+    moment. `folder` is where it counts the attempts: by a file each, whose name says what the
+    process was doing when it was killed.
     """
 
     def __init__(self, folder: str, seed: int, kills: int) -> None:
@@ -32,7 +33,9 @@ class Killer:
     def before_run(self, run: Any) -> None:
         attempt = len(list(self.folder.iterdir()))
         if attempt < self.kills:
-            self.draw(run, attempt, Random(f"{self.seed} {attempt}"), ["firing", "line", "line", "moment"])
+            self.draw(
+                run, attempt, Random(f"{self.seed} {attempt}"), ["firing", "line", "line", "moment"]
+            )
 
     def draw(self, run: Any, attempt: int, lot: Random, kinds: list[str]) -> None:
         """Let the lot fall: one of these kinds, and where."""
@@ -73,14 +76,18 @@ class Killer:
 
 
 class RankKiller(Killer):
-    """Does so on one of two ranks. Which attempt it is stands in the file "attempt" of the folder."""
+    """Does so on one of two ranks.
+
+    Which attempt it is stands in the file "attempt" of the folder.
+    """
 
     def before_run(self, run: Any) -> None:
         failures.REPORT_WAIT_SECONDS = 0.0  # who is killed reports nothing
         attempt = int((self.folder / "attempt").read_text())
         lot = Random(f"{self.seed} {attempt}")
         if attempt < self.kills and lot.randrange(2) == run.rank:
-            kinds = ["firing", "moment"] if run.rank else ["firing", "line", "moment"]  # rank 0 alone writes
+            # Rank 0 alone writes.
+            kinds = ["firing", "moment"] if run.rank else ["firing", "line", "moment"]
             self.draw(run, attempt, lot, kinds)
 
 

@@ -22,7 +22,9 @@ class Bigram(nn.Module):
         return self.head(self.embed(tokens))
 
 
-def padded(seed: int, examples: int = 8, masked: tuple[int, ...] = (), unpadded: bool = False) -> TensorDataset:
+def padded(
+    seed: int, examples: int = 8, masked: tuple[int, ...] = (), unpadded: bool = False
+) -> TensorDataset:
     """Return sequences with 1 to 6 targets that count, or with 6; those in `masked` have none."""
     draws = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, TOKENS, (examples, LENGTH), generator=draws)
@@ -57,7 +59,9 @@ class Divides(LanguageModelling):
 
     def step(self, run: Any, batch: Any) -> dict[str, Tensor]:
         tokens, target = batch
-        losses = functional.cross_entropy(run.model(tokens).flatten(0, 1), target.flatten(), reduction="sum")
+        losses = functional.cross_entropy(
+            run.model(tokens).flatten(0, 1), target.flatten(), reduction="sum"
+        )
         return {"loss": losses / target.ne(-100).sum()}
 
 
@@ -70,11 +74,17 @@ class Wrong(LanguageModelling):
 
 
 def unweighted(
-    run: Any, batch: Any, reduction: str = "mean", ignore_index: int = -100, weight: str | None = None
+    run: Any,
+    batch: Any,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    weight: str | None = None,
 ) -> dict[str, Tensor]:
     """A step that leaves targets out or weighs classes, and does not say so."""
     tokens, target = batch
     logits = run.model(tokens).flatten(0, 1)
     weights = torch.arange(1.0, TOKENS + 1) if weight else None
-    loss = functional.cross_entropy(logits, target.flatten(), weights, ignore_index=ignore_index, reduction=reduction)
+    loss = functional.cross_entropy(
+        logits, target.flatten(), weights, ignore_index=ignore_index, reduction=reduction
+    )
     return {"loss": loss}

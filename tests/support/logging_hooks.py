@@ -1,4 +1,6 @@
-"""Hooks that log images, texts and histograms: named by tests' pipelines as "./logging_hooks.py:…"."""
+"""Hooks that log images, texts and histograms:
+named by tests' pipelines as "./logging_hooks.py:…".
+"""
 
 import sys
 import time
@@ -74,7 +76,12 @@ class LogsOnce:
             time.sleep(0.01)
 
 
-WRONG = {"image": torch.zeros(2, 3, 4, 5), "text": 3, "histogram": "abc", "figure": torch.zeros(3, 3)}
+WRONG = {
+    "image": torch.zeros(2, 3, 4, 5),
+    "text": 3,
+    "histogram": "abc",
+    "figure": torch.zeros(3, 3),
+}
 
 
 def logs_wrongly(run: Any, what: str) -> None:
@@ -91,7 +98,9 @@ class Floods:
 
 
 class Watches:
-    """Writes down the files whose functions the training thread calls between the first iteration and the last."""
+    """Writes down the files whose functions the training thread calls between
+    the first iteration and the last.
+    """
 
     phase = "first"
 
@@ -134,7 +143,9 @@ class LogsLate:
 
 
 class KeepsBatch:
-    """Keeps a copy of a batch for one iteration more, reads it behind other work, and logs how it has changed."""
+    """Keeps a copy of a batch for one iteration more, reads it behind other work,
+    and logs how it has changed.
+    """
 
     def __init__(self) -> None:
         self.kept: Any = None

@@ -37,7 +37,9 @@ OF_LABELS: dict[str, Any] = {
 
 
 def share_of_right(logits: Tensor, target: Tensor, topk: int = 1) -> float:
-    """Return the share of the targets that are among the highest logits (N, classes), one by one."""
+    """Return the share of the targets that are among the highest logits (N,
+    classes), one by one.
+    """
     right, answers = 0.0, 0
     for row, wanted in zip(logits, target, strict=True):
         highest = row.argsort(descending=True)[:topk].tolist()
@@ -94,7 +96,9 @@ def at_once(kind: str) -> dict[str, float]:
         metrics["micro"] = metrics["accuracy"]
         metrics["f1"] = float(whole.multiclass_f1_score(scores, target[kept], CLASSES))
         metrics["auroc"] = float(whole.multiclass_auroc(scores, target[kept], CLASSES))
-        metrics["calibration"] = float(whole.multiclass_calibration_error(scores, target[kept], CLASSES))
+        metrics["calibration"] = float(
+            whole.multiclass_calibration_error(scores, target[kept], CLASSES)
+        )
         metrics["kappa"] = float(whole.multiclass_cohen_kappa(scores, target[kept], CLASSES))
     return metrics
 
@@ -107,7 +111,10 @@ def hooks_for(kind: str) -> dict[str, Any]:
     if kind == "labels":
         return {"metrics": {"use": "metrics", "args": {"metrics": OF_LABELS}}}
     last = {"class_dim": "last"} if kind == "tokens" else {}
-    hooks = {"first": {"use": "accuracy", "args": last}, "two": {"use": "accuracy", "args": {"topk": 2, **last}}}
+    hooks = {
+        "first": {"use": "accuracy", "args": last},
+        "two": {"use": "accuracy", "args": {"topk": 2, **last}},
+    }
     if kind != "shares":
         hooks["confusion"] = {"use": "confusion_matrix", "args": last}
     if kind in ("hard", "ignored"):

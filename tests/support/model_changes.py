@@ -15,11 +15,15 @@ class HalfFrozen(Net):
 
 
 class Surgeon:
-    """Replaces the head of the toy net at one point, and adds its parameters to the optimizer if it `adds` them."""
+    """Replaces the head of the toy net at one point,
+    and adds its parameters to the optimizer if it `adds` them.
+    """
 
     writes = ("model", "optimizer")
 
-    def __init__(self, point: str = "before_run", *, adds: bool = True, at: int = 0, **settings: float) -> None:
+    def __init__(
+        self, point: str = "before_run", *, adds: bool = True, at: int = 0, **settings: float
+    ) -> None:
         self.point, self.adds, self.at = point, adds, at
         self.settings = settings
 
@@ -60,7 +64,9 @@ class Thaws:
 
 
 class Samples:
-    """Leaves the network in evaluation, as hooks do that generate samples and forget to switch back."""
+    """Leaves the network in evaluation, as hooks do that generate
+    samples and forget to switch back.
+    """
 
     def after_train_iter(self, run: Any) -> None:
         run.model.eval()

@@ -1,4 +1,6 @@
-"""Hooks inside the network that the tests put into pipelines: they note what fires, and take themselves off."""
+"""Hooks inside the network that the tests put into pipelines: they note what fires,
+and take themselves off.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,9 @@ from torch.utils.hooks import RemovableHandle
 
 
 class Notes:
-    """Notes in a file each call at `forward`: who is called, for which module, after how many iterations, where."""
+    """Notes in a file each call at `forward`: who is called, for which module,
+    after how many iterations, where.
+    """
 
     def __init__(self, file: str, who: str = "probe") -> None:
         self.file, self.who = Path(file), who
@@ -31,7 +35,9 @@ class Once(Notes):
 class NotesModel(Notes):
     def after_train_iter(self, run: Any) -> None:
         held = {name: len(module._forward_hooks) for name, module in run.model.named_modules()}
-        self.note(f"{run.iter}: {' '.join(f'{name}={n}' for name, n in held.items() if n)}".rstrip())
+        self.note(
+            f"{run.iter}: {' '.join(f'{name}={n}' for name, n in held.items() if n)}".rstrip()
+        )
 
     forward = None  # type: ignore[assignment]
 
@@ -47,7 +53,9 @@ class Removes:
 
 def by_hand(run: Any) -> None:
     run.model.head.register_forward_hook(lambda *given: run.say(f"{run.iter} by hand"))
-    run.model.head.register_forward_hook(lambda *given: run.say(f"{run.iter} by hand, prepended"), prepend=True)
+    run.model.head.register_forward_hook(
+        lambda *given: run.say(f"{run.iter} by hand, prepended"), prepend=True
+    )
 
 
 def says(run: Any, text: str) -> None:

@@ -1,4 +1,6 @@
-"""Tasks and hooks that upset a run: losses and gradients that are not finite, and a memory that is full."""
+"""Tasks and hooks that upset a run: losses and gradients that are not finite,
+and a memory that is full.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,9 +26,11 @@ class NaNWithGradient(torch.autograd.Function):
 
 
 class Upset(Classification):
-    """Spoils the batches that are named: their loss, their gradient alone, or the loss but not its gradient.
+    """Spoils the batches that are named: their loss, their gradient alone, or the loss but not its
+    gradient.
 
-    Before the forward pass: the images, a weight, or the output of a module. With "once" a second call raises.
+    Before the forward pass: the images, a weight, or the output of a module. With "once" a second
+    call raises.
     """
 
     def __init__(self, batches: list[int], kind: str = "loss") -> None:
@@ -52,7 +56,9 @@ class Upset(Classification):
         return outputs
 
     def before(self, run: Any, batch: Any) -> None:
-        layer = next(module for module in run.model.modules() if isinstance(module, torch.nn.Linear))
+        layer = next(
+            module for module in run.model.modules() if isinstance(module, torch.nn.Linear)
+        )
         match self.kind:
             case "batch":
                 batch[0].view(-1)[0] = torch.nan
@@ -174,7 +180,9 @@ def undecided(run: Any, batch: Any) -> dict[str, torch.Tensor]:
 
 
 class Late:
-    """Registers a hook of its own inside the network, once it has been trained for a while; says if it was called."""
+    """Registers a hook of its own inside the network, once it has been trained for a while;
+    says if it was called.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
@@ -193,9 +201,10 @@ class Late:
 class Settings:
     def before_train(self, run: Any) -> None:
         run.say(
-            f"threads {torch.get_num_threads()}, deterministic {torch.are_deterministic_algorithms_enabled()} "
-            f"{torch.backends.cudnn.deterministic}, benchmark {torch.backends.cudnn.benchmark}, "
-            f"tf32 {torch.backends.cuda.matmul.allow_tf32} {torch.backends.cudnn.allow_tf32}"
+            f"threads {torch.get_num_threads()}, deterministic"
+            f" {torch.are_deterministic_algorithms_enabled()} {torch.backends.cudnn.deterministic},"
+            f" benchmark {torch.backends.cudnn.benchmark}, tf32"
+            f" {torch.backends.cuda.matmul.allow_tf32} {torch.backends.cudnn.allow_tf32}"
         )
 
 
@@ -217,11 +226,17 @@ class CountsWaits:
 
 class UpsetRank(Upset):
     def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
-        return super().step(run, batch) if run.rank == run.world - 1 else Classification.step(self, run, batch)
+        return (
+            super().step(run, batch)
+            if run.rank == run.world - 1
+            else Classification.step(self, run, batch)
+        )
 
 
 class Compares(Hook):
-    """Says at `on_exception` whether weights, buffers, gradients and generators are as before the backward pass."""
+    """Says at `on_exception` whether weights, buffers,
+    gradients and generators are as before the backward pass.
+    """
 
     def before_backward(self, run: Any) -> None:
         self.before = self.state(run)
@@ -256,7 +271,13 @@ class SpoilsLoss:
 class SpoilsOutput:
     """Makes the output of a module NaN in iteration 3."""
 
-    def forward(self, run: Any, module: torch.nn.Module, input: Any, output: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    def forward(
+        self,
+        run: Any,
+        module: torch.nn.Module,
+        input: Any,  # noqa: A002
+        output: torch.Tensor,
+    ) -> torch.Tensor:
         return output * torch.nan if run.iter == 2 else output
 
 

@@ -26,7 +26,9 @@ def is_apart() -> bool:
 
 
 class Watches(Hook):
-    """Log numbers of the network, its gradients and the outputs, and in which thread; remember how often."""
+    """Log numbers of the network, its gradients and the outputs, and in which thread;
+    remember how often.
+    """
 
     reads = ("model", "grads", "outputs", "batch")
 
@@ -36,8 +38,13 @@ class Watches(Hook):
     def after_backward(self, run: Any, batch: Any, outputs: dict[str, Any]) -> None:
         time.sleep(self.wait)
         self.seen += 1
-        run.log("weights", sum(parameter.detach().double().sum() for parameter in run.model.parameters()))
-        gradients = [parameter.grad for parameter in run.model.parameters() if parameter.grad is not None]
+        run.log(
+            "weights",
+            sum(parameter.detach().double().sum() for parameter in run.model.parameters()),
+        )
+        gradients = [
+            parameter.grad for parameter in run.model.parameters() if parameter.grad is not None
+        ]
         run.log("grads", sum(gradient.double().sum() for gradient in gradients))
         run.log("seen_loss", outputs["loss"])
         run.log("inputs", batch[0].double().sum())
@@ -155,7 +162,9 @@ class Doubles(Hook):
                 group["lr"] *= 2
 
     def after_run(self, run: Any) -> None:
-        assert "".join(self.calls) == 15 * "bs", "a firing in the training waits for those of its hook before"
+        assert "".join(self.calls) == 15 * "bs", (
+            "a firing in the training waits for those of its hook before"
+        )
         run.log("alone_at_the_end", float(threading.current_thread().name == "hookflow-doubles"))
 
 
@@ -172,7 +181,8 @@ class Talks(Hook):
 
 def shares(run: Any) -> None:
     """Log how this thread shares the processors and Python with the others."""
-    run.log("threads", float(ctypes.CDLL(None).omp_get_max_threads()))  # torch would set them before it says them
+    # Torch would set them before it says them.
+    run.log("threads", float(ctypes.CDLL(None).omp_get_max_threads()))
     run.log("interval", sys.getswitchinterval())
     run.log("nice", float(os.nice(0)))
 
@@ -265,7 +275,9 @@ class Starts(Hook):
     """Start processes, and end them by SIGTERM."""
 
     def after_train_epoch(self, run: Any) -> None:
-        forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+        forked = multiprocessing.get_context("fork").Process(
+            target=time.sleep, args=(60,), daemon=True
+        )
         forked.start()
         time.sleep(0.05)
         forked.terminate()
@@ -287,7 +299,9 @@ OPEN: list[Any] = []
 
 
 class LeavesOpen:
-    """Writes to a file that it leaves open where nothing of it is sent home, and again when its process ends."""
+    """Writes to a file that it leaves open where nothing of it is sent home,
+    and again when its process ends.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path

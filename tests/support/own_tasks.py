@@ -15,7 +15,12 @@ def step(run: Any, batch: Any, weight: float = 1.0) -> dict[str, Any]:
     inputs, target = batch
     logits = run.model(inputs)
     loss = weight * functional.cross_entropy(logits, target)
-    return {"loss": loss, "logits": logits, "target": target, "confidence": logits.softmax(1).amax(1).mean()}
+    return {
+        "loss": loss,
+        "logits": logits,
+        "target": target,
+        "confidence": logits.softmax(1).amax(1).mean(),
+    }
 
 
 class StepOnly:
@@ -99,7 +104,9 @@ def accumulates(run: Any, batch: Any) -> dict[str, Any]:
 
 
 class Forgets:
-    """Learns from a buffer of earlier batches, by a generator of its own and a network of its own; it has no state."""
+    """Learns from a buffer of earlier batches,
+    by a generator of its own and a network of its own; it has no state.
+    """
 
     steps_itself = True
 

@@ -10,7 +10,9 @@ from hookflow.writers import Writer
 
 
 class Notes(Writer):
-    """Writes every call down, with the thread that makes it; `forgets` says what `resume_at` answers."""
+    """Writes every call down, with the thread that makes it;
+    `forgets` says what `resume_at` answers.
+    """
 
     def __init__(self, file: str, forgets: bool = False) -> None:
         self.file = Path(file)
@@ -19,19 +21,31 @@ class Notes(Writer):
 
     def note(self, method: str, *args: Any) -> None:
         with self.file.open("a") as file:
-            file.write(json.dumps([method, threading.current_thread().name, *args], default=str) + "\n")
+            file.write(
+                json.dumps([method, threading.current_thread().name, *args], default=str) + "\n"
+            )
 
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+    def write_scalar(
+        self, name: str, value: float, iteration: int, epoch: int, time: float
+    ) -> None:
         self.note("scalar", name, iteration, value, epoch)
 
-    def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
+    def write_image(
+        self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float
+    ) -> None:
         self.note("image", name, iteration, file, caption)
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         self.note("text", name, iteration, text)
 
     def write_histogram(
-        self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
+        self,
+        name: str,
+        edges: Sequence[float],
+        counts: Sequence[int],
+        iteration: int,
+        epoch: int,
+        time: float,
     ) -> None:
         self.note("histogram", name, iteration, edges, counts)
 
@@ -51,7 +65,9 @@ class Blocks(Notes):
 
     released = threading.Event()
 
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+    def write_scalar(
+        self, name: str, value: float, iteration: int, epoch: int, time: float
+    ) -> None:
         super().write_scalar(name, value, iteration, epoch, time)
         self.released.wait()
 
@@ -63,7 +79,9 @@ class Fails(Notes):
         super().__init__(file)
         self.times = times
 
-    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+    def write_scalar(
+        self, name: str, value: float, iteration: int, epoch: int, time: float
+    ) -> None:
         super().write_scalar(name, value, iteration, epoch, time)
         self.times -= 1
         if self.times >= 0:

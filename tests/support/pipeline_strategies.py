@@ -77,7 +77,9 @@ loaders = st.fixed_dictionaries(
         "batches": st.none() | st.integers(1),
     },
 ) | st.builds(dict, batch_size=st.integers(1), workers=st.integers(0), shuffle=st.just(True))
-sources = st.fixed_dictionaries({"use": texts, "args": tables}, optional={"loader": st.none() | loaders})
+sources = st.fixed_dictionaries(
+    {"use": texts, "args": tables}, optional={"loader": st.none() | loaders}
+)
 groups = st.lists(st.fixed_dictionaries({"match": texts, "args": tables}), max_size=2)
 optimizers = st.fixed_dictionaries({"use": texts, "args": tables, "groups": groups})
 pipelines = st.fixed_dictionaries(
@@ -85,7 +87,9 @@ pipelines = st.fixed_dictionaries(
         "run": runs,
         "model": components,
         "optimizer": optimizers,
-        "data": st.fixed_dictionaries({"train": sources}, optional={"val": sources, "test": sources}),
+        "data": st.fixed_dictionaries(
+            {"train": sources}, optional={"val": sources, "test": sources}
+        ),
     },
     optional={
         "task": components,

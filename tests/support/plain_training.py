@@ -10,7 +10,9 @@ from tests.support.toy import Net, Points
 
 
 def given_to_the_norm(net: Net, epoch: int, batches: int) -> Tensor:
-    """Return the inputs of the toy net's norm in so many batches of an epoch, (examples, channels)."""
+    """Return the inputs of the toy net's norm in so many batches of an epoch,
+    (examples, channels).
+    """
     points = Points(0, torch.device("cpu")).epoch(epoch)
     with torch.no_grad():
         return torch.cat([net.body[0](next(points)[0]) for _ in range(batches)])
@@ -36,7 +38,9 @@ def by_hand(
     clip: Callable[[nn.Module], object] = lambda net: None,
     dtype: torch.dtype = torch.float32,
 ) -> Net:
-    """Train for two epochs in plain PyTorch; the loss of a network in 16 bits is computed in fp32."""
+    """Train for two epochs in plain PyTorch; the loss of a network
+    in 16 bits is computed in fp32.
+    """
     net, data = Fixed().to(dtype), Points(0, torch.device("cpu"))
     several = optimizers(net)
     for epoch in range(2):

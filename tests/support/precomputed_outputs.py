@@ -1,4 +1,6 @@
-"""Data that are outputs already, logits and targets of every kind, and a task that returns them as they are."""
+"""Data that are outputs already, logits and targets of every kind,
+and a task that returns them as they are.
+"""
 
 from typing import Any
 
@@ -12,7 +14,10 @@ EXAMPLES, CLASSES = 23, 3
 
 
 def given(kind: str, examples: int = EXAMPLES) -> TensorDataset:
-    """Return logits and targets. Those of "binary" and "labels" are often all from 0 to 1 in a batch."""
+    """Return logits and targets.
+
+    Those of "binary" and "labels" are often all from 0 to 1 in a batch.
+    """
     draw = torch.Generator().manual_seed(11)
     logits = torch.randn(examples, CLASSES, generator=draw)
     target = torch.randint(CLASSES, (examples,), generator=draw)
@@ -53,7 +58,9 @@ class Scale(nn.Module):
 
 
 class Returns:
-    """Returns the logits and targets of a batch, and the mean over its examples of the first logit's square."""
+    """Returns the logits and targets of a batch,
+    and the mean over its examples of the first logit's square.
+    """
 
     def step(self, run: Any, batch: Any) -> dict[str, Tensor]:
         logits = run.model(batch[0])
@@ -61,5 +68,7 @@ class Returns:
 
     def evaluate(self, run: Any, batch: Any) -> dict[str, Tensor]:
         outputs = self.step(run, batch)
-        first = outputs["logits"].flatten(1)[:, 0] if outputs["logits"].ndim > 1 else outputs["logits"]
+        first = (
+            outputs["logits"].flatten(1)[:, 0] if outputs["logits"].ndim > 1 else outputs["logits"]
+        )
         return {**outputs, "square": functional.mse_loss(first, torch.zeros_like(first))}

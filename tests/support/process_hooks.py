@@ -49,11 +49,14 @@ def wait_forever() -> None:
 class LeavesThread:
     """Starts a thread that never ends, or one that ends a moment after the training.
 
-    The process waits for the one less long than it does else, and for the other as long as a busy machine needs.
+    The process waits for the one less long than it does else, and for the other as long as a busy
+    machine needs.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
-        session.THREAD_SETTLE_SECONDS, main.EXIT_GRACE_SECONDS = (0.1, 0.1) if seconds is None else (ENDLESS, ENDLESS)
+        session.THREAD_SETTLE_SECONDS, main.EXIT_GRACE_SECONDS = (
+            (0.1, 0.1) if seconds is None else (ENDLESS, ENDLESS)
+        )
         target, args = (wait_forever, ()) if seconds is None else (time.sleep, (seconds,))
         self.thread = threading.Thread(target=target, args=args, name="uploader")
 
@@ -81,7 +84,9 @@ class Waits:
 
 
 class Dies:
-    """Ends its process in mid-run: by a signal, or with exit code 3; where asked for, once a checkpoint is recorded."""
+    """Ends its process in mid-run: by a signal, or with exit code 3; where asked for,
+    once a checkpoint is recorded.
+    """
 
     def __init__(self, by: int = 0, at: int = 7, saved: bool = False) -> None:
         self.by, self.at, self.saved = by, at, saved
@@ -89,14 +94,18 @@ class Dies:
     def after_train_iter(self, run: Any) -> None:
         if run.iter == self.at:
             log = run.dir / "events.jsonl"
-            _wait(lambda: _is_watched() and (not self.saved or '{"k":"checkpoint"' in log.read_text()))
+            _wait(
+                lambda: _is_watched() and (not self.saved or '{"k":"checkpoint"' in log.read_text())
+            )
             os.kill(os.getpid(), self.by)
             os._exit(3)
 
 
 def _is_watched() -> bool:
     with contextlib.suppress(FileNotFoundError):
-        return any("memfd" in str(link.readlink()) for link in Path(f"/proc/{os.getppid()}/fd").iterdir())
+        return any(
+            "memfd" in str(link.readlink()) for link in Path(f"/proc/{os.getppid()}/fd").iterdir()
+        )
     return False
 
 
@@ -119,7 +128,8 @@ class Relocates:
 
     def after_train_iter(self, run: Any) -> None:
         if run.iter == self.at and run.dir.exists():
-            there = run.dir.rename(self.to or f"{run.dir} deleted")  # at once: other threads write into it
+            # At once: other threads write into it.
+            there = run.dir.rename(self.to or f"{run.dir} deleted")
             if not self.to:
                 shutil.rmtree(there)
 
@@ -152,10 +162,15 @@ except BaseException:  # as C++ does with one that it does not expect
 
 
 class ImportsTorch:
-    """Imports a module of torch, within which the process gets a signal twice, and then builds for ever."""
+    """Imports a module of torch, within which the process gets a signal twice,
+    and then builds for ever.
+    """
 
     def __init__(self, number: int) -> None:
-        exec(compile(IMPORTS, "torch/simulated.py", "exec"), {"__name__": "torch.simulated", "number": number})
+        exec(
+            compile(IMPORTS, "torch/simulated.py", "exec"),
+            {"__name__": "torch.simulated", "number": number},
+        )
         wait_forever()
 
     def after_run(self) -> None:

@@ -1,7 +1,9 @@
-"""Commands and trainings that start in no time: forked off a server that has imported torch, and has not used it yet.
+"""Commands and trainings that start in no time: forked off a server that has imported torch, and
+has not used it yet.
 
-What a fresh interpreter has is given to each of them: its arguments, environment, folder, streams, `__main__` and
-search path. What such a process starts by `python -m hookflow…` is forked off it in turn.
+What a fresh interpreter has is given to each of them: its arguments, environment, folder, streams,
+`__main__` and search path. What such a process starts by `python -m hookflow…` is forked off it in
+turn.
 """
 
 import atexit
@@ -61,19 +63,23 @@ context.set_forkserver_preload(
     ]
 )
 for module in (agent, attempts, commands, failures, feed, recorder, sweeps):
-    module.PERIOD = 0.02  # here and in the server: what hookflow looks at four times a second, tests wait for
+    # Here and in the server: what hookflow looks at four times a second, tests wait for.
+    module.PERIOD = 0.02
 hook_thread.SIGNAL_INTERVAL = 0.02
 notifying.POLL_INTERVAL = 0.02
 recorder.QUICKEST = 0.1  # and frames that come twice a second
 ROOT = str(Path(__file__).parents[2])
 PYTHON = sys.executable
-_SEARCHED = [path for path in sys.path if path]  # in the server: by an interpreter that was just started
+# In the server: by an interpreter that was just started.
+_SEARCHED = [path for path in sys.path if path]
 _IMPORTED = {*sys.modules}  # likewise
 _MAIN = process.current_process()
 
 
 def _run(options: Sequence[str]) -> None:
-    """Do what `python OPTIONS` does, but for the start of the interpreter: `[-P] -m MODULE …` or `-c CODE …`."""
+    """Do what `python OPTIONS` does, but for the start of the interpreter:
+    `[-P] -m MODULE …` or `-c CODE …`.
+    """
     wanted = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     safe = options[0] == "-P"
     first = [] if safe else [str(Path.cwd())]
@@ -121,15 +127,20 @@ def _end(run: Callable[[], None]) -> None:
 class Forked(subprocess.Popen[Any]):
     """A process of hookflow that is forked off this one and not started; any other is started.
 
-    It waits until this one asks how it is, or ends: an interpreter would not have started before that either.
+    It waits until this one asks how it is, or ends: an interpreter would not have started before
+    that either.
     """
 
     _gate = -1
 
-    def _execute_child(self, args: Any, program: Any, preexec_fn: Any, close_fds: Any, *more: Any) -> None:
+    def _execute_child(
+        self, args: Any, program: Any, preexec_fn: Any, close_fds: Any, *more: Any
+    ) -> None:
         pass_fds, cwd, env, _, _, _, *ends, _, _, _, _, _, new_session, _ = more
         read, write, out_read, out_write, error_read, error_write = ends
-        executable, *options = [args] if isinstance(args, str) else [os.fspath(part) for part in args]
+        executable, *options = (
+            [args] if isinstance(args, str) else [os.fspath(part) for part in args]
+        )
         options = options[options[:1] == ["-u"] :]
         module = options[options.index("-m") + 1] if "-m" in options[:2] else ""
         if executable != PYTHON or not module.startswith("hookflow") or preexec_fn or not close_fds:
@@ -197,7 +208,12 @@ def _forget() -> None:
     own = (ROOT + "/hookflow", sys.prefix, sys.base_prefix)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name not in _IMPORTED and file and not file.startswith(own) and "site-packages" not in file:
+        if (
+            name not in _IMPORTED
+            and file
+            and not file.startswith(own)
+            and "site-packages" not in file
+        ):
             del sys.modules[name]
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -221,7 +237,9 @@ def _become(environment: Mapping[str, str], streams: Mapping[int, int]) -> None:
 
 
 class _Stream:
-    """An open file of this process: a forked one gets a number of it that stands in the way of no other."""
+    """An open file of this process: a forked one gets a number of it that
+    stands in the way of no other.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -257,11 +275,15 @@ def _spawn(
 
 
 class Spawned(subprocess.Popen[Any]):
-    """A Python with `[-P] -m MODULE …` or `-c CODE …` that is forked off the server and not started; others are."""
+    """A Python with `[-P] -m MODULE …` or `-c CODE …` that is forked off the
+    server and not started; others are.
+    """
 
     process: ForkServerProcess | None = None
 
-    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, *more: Any) -> None:
+    def _execute_child(
+        self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, *more: Any
+    ) -> None:
         pass_fds, cwd, env, _, _, _, *ends, _, _, _, _, _, session, _ = more
         if args[0] != PYTHON:
             super()._execute_child(args, executable, preexec_fn, close_fds, *more)  # type: ignore[misc]
@@ -279,7 +301,8 @@ class Spawned(subprocess.Popen[Any]):
         self.pid = self.process.pid  # type: ignore[assignment]
         self._child_created = True
         os.close(told)
-        os.read(ready, 1)  # until it leads its session, and a signal to that cannot reach this process
+        # Until it leads its session, and a signal to that cannot reach this process.
+        os.read(ready, 1)
         os.close(ready)
         self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
 
@@ -298,7 +321,13 @@ class Spawned(subprocess.Popen[Any]):
         return self.returncode
 
 
-def _train(path: Path, output: str, locked: bool, options: Mapping[str, bool], environment: Mapping[str, str]) -> None:
+def _train(
+    path: Path,
+    output: str,
+    locked: bool,
+    options: Mapping[str, bool],
+    environment: Mapping[str, str],
+) -> None:
     from hookflow.runner.attempt.main import train
     from hookflow.runner.process.launch import hold
 
@@ -314,9 +343,11 @@ def _train(path: Path, output: str, locked: bool, options: Mapping[str, bool], e
 
 
 class Training:
-    """A process that does what `hookflow.runner.process.launch.start` starts; what it prints is in `output` of the run.
+    """A process that does what `hookflow.runner.process.launch.start` starts; what it prints is in
+    `output` of the run.
 
-    It holds the lock of the run if it is `locked`. `options` are those of `hookflow.runner.attempt.main.train`.
+    It holds the lock of the run if it is `locked`. `options` are those of
+    `hookflow.runner.attempt.main.train`.
     """
 
     def __init__(
@@ -328,7 +359,8 @@ class Training:
         environment: Mapping[str, str] = MappingProxyType({}),
         **options: bool,
     ) -> None:
-        now = {VARIABLE: os.environ.get(VARIABLE, "")}  # the server has that of the test which started it
+        # The server has that of the test which started it.
+        now = {VARIABLE: os.environ.get(VARIABLE, "")}
         args = run_dir.path, output, locked, options, {**now, **environment}
         self.process: ForkServerProcess = context.Process(target=_train, args=args, daemon=True)
         self.process.start()
@@ -344,7 +376,9 @@ class Training:
         return not self.process.is_alive()
 
     def signal(self, number: int) -> None:
-        """Send a signal; it goes nowhere where the process has just ended, as with `Popen.send_signal`."""
+        """Send a signal; it goes nowhere where the process has just ended,
+        as with `Popen.send_signal`.
+        """
         assert self.process.pid is not None
         with suppress(ProcessLookupError):  # the server may have heard of the end before we do
             os.kill(self.process.pid, number)

@@ -1,6 +1,8 @@
-"""A net with hooks of its own, and hooks as PyTorch's documentation writes them: each notes what it was called with.
+"""A net with hooks of its own, and hooks as PyTorch's documentation writes them: each notes what it
+was called with.
 
-The same functions are hooks of a pipeline, and are registered by hand; `NOTES` tells the two apart if anything does.
+The same functions are hooks of a pipeline, and are registered by hand; `NOTES` tells the two apart
+if anything does.
 """
 
 # ruff: noqa: A002  # `input` is what PyTorch's documentation calls it
@@ -41,12 +43,18 @@ class Block(nn.Sequential):
         self[1].register_forward_pre_hook(lambda module, args: note("own pre", module, args))
         self[1].register_forward_hook(lambda module, args, output: note("own", module, output))
         self[1].register_forward_hook(lambda module, args, output: output * 0.9)
-        self[1].register_full_backward_hook(lambda module, *gradients: note("own backward", module, *gradients))
-        self[1].register_full_backward_pre_hook(lambda module, gradient: note("own backward pre", module, gradient))
+        self[1].register_full_backward_hook(
+            lambda module, *gradients: note("own backward", module, *gradients)
+        )
+        self[1].register_full_backward_pre_hook(
+            lambda module, gradient: note("own backward pre", module, gradient)
+        )
 
 
 class Net(nn.Module):
-    """A block, a layer that is called with a keyword, and a head; it raises at the call `fails`, if that is not 0."""
+    """A block, a layer that is called with a keyword, and a head;
+    it raises at the call `fails`, if that is not 0.
+    """
 
     def __init__(self, fails: int = 0, kind: str = "ValueError") -> None:
         super().__init__()
@@ -62,7 +70,9 @@ class Net(nn.Module):
         hidden = self.scaled(self.block(inputs), scale=0.5)
         self.calls += 1
         if self.calls == self.fails:
-            raise {"ValueError": ValueError, "KeyboardInterrupt": KeyboardInterrupt}[self.kind]("as told")
+            raise {"ValueError": ValueError, "KeyboardInterrupt": KeyboardInterrupt}[self.kind](
+                "as told"
+            )
         return self.head(hidden)  # type: ignore[no-any-return]
 
 

@@ -16,12 +16,16 @@ def only_run(folder: Path) -> RunDir:
 
 
 def alike(one: RunDir, other: RunDir, *names: str) -> None:
-    first, second = ({key: value for key, value in curve(run).items() if key[-1] in names} for run in (one, other))
+    first, second = (
+        {key: value for key, value in curve(run).items() if key[-1] in names}
+        for run in (one, other)
+    )
     assert first
     assert second == pytest.approx(first, rel=1e-4, abs=1e-6)
 
 
 def answers(run_dir: RunDir) -> list[tuple[Any, ...]]:
     return [
-        (ack["it"], " ".join([ack["cmd"], *ack["args"]]), ack["ok"], ack["note"]) for ack in records(run_dir, "ack")
+        (ack["it"], " ".join([ack["cmd"], *ack["args"]]), ack["ok"], ack["note"])
+        for ack in records(run_dir, "ack")
     ]  # type: ignore[misc, list-item]

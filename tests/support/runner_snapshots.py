@@ -1,4 +1,6 @@
-"""A image of everything mutable that the runner holds, for a test that two runs are in the same state."""
+"""A image of everything mutable that the runner holds,
+for a test that two runs are in the same state.
+"""
 
 import json
 from collections import deque
@@ -50,7 +52,9 @@ DERIVED = {
     "ModelWeights.saved_dtypes": "of the checkpoint that was loaded, if one was",
     "HostTensorPlaces.loaded": "as above",
     "UnsavedStateCheck": "the attributes that each process began with",
-    "CheckpointManager.saved_at": "which checkpoint stands: another one where the run was interrupted",
+    "CheckpointManager.saved_at": (
+        "which checkpoint stands: another one where the run was interrupted"
+    ),
     "CheckpointManager._saving": "a write that is under way",
     "CheckpointManager._flushed": "what is on the disk",
     "SafePoint.handled_signal": "what has come to this process",
@@ -75,15 +79,23 @@ def photograph(thing: Any, seen: set[int] | None = None) -> Any:
     if isinstance(thing, list | tuple | deque):
         return [photograph(item, seen) for item in thing]
     kind = type(thing)
-    if not kind.__module__.startswith("hookflow.runner") or any(base.__name__ in DERIVED for base in kind.__mro__):
+    if not kind.__module__.startswith("hookflow.runner") or any(
+        base.__name__ in DERIVED for base in kind.__mro__
+    ):
         return kind.__name__
     seen.add(id(thing))
     names = [
         *getattr(thing, "__dict__", {}),
         *(slot for base in kind.__mro__ for slot in getattr(base, "__slots__", ())),
     ]
-    kept = [name for name in names if not any(f"{each.__name__}.{name}" in DERIVED for each in kind.__mro__)]
-    return {"": kind.__name__} | {name: photograph(getattr(thing, name, None), seen) for name in kept}
+    kept = [
+        name
+        for name in names
+        if not any(f"{each.__name__}.{name}" in DERIVED for each in kind.__mro__)
+    ]
+    return {"": kind.__name__} | {
+        name: photograph(getattr(thing, name, None), seen) for name in kept
+    }
 
 
 def registered_states(trainer: Trainer) -> dict[str, Any]:
@@ -107,7 +119,9 @@ class Photographs:
 
 
 class StepsEveryThird(Classification):
-    """A task that steps its optimizer at every third batch, so that gradients and requests wait between iterations."""
+    """A task that steps its optimizer at every third batch,
+    so that gradients and requests wait between iterations.
+    """
 
     steps_itself = True
 
@@ -154,4 +168,7 @@ class Freezes:
 
     def after_train_iter(self, run: Any) -> None:
         modes = {name or "net": module.training for name, module in run.model.named_modules()}
-        run.say(f"{run.iter} in evaluation: {[name for name, training in modes.items() if not training]}")
+        run.say(
+            f"{run.iter} in evaluation:"
+            f" {[name for name, training in modes.items() if not training]}"
+        )

@@ -1,4 +1,6 @@
-"""Tasks, models, data and hooks that would show a trace of a validation that nobody was to notice."""
+"""Tasks, models, data and hooks that would show a trace of a
+validation that nobody was to notice.
+"""
 
 import random
 import threading
@@ -32,7 +34,9 @@ class Leaves(Net):
 
 
 class Tracks:
-    """A task whose losses depend on everything that was evaluated before, and which does all that a task may do."""
+    """A task whose losses depend on everything that was evaluated before,
+    and which does all that a task may do.
+    """
 
     def __init__(self) -> None:
         self.meter, self.evaluated = Meter(), 0
@@ -42,8 +46,16 @@ class Tracks:
         self.run: Any = None
 
     def step(self, run: Any, batch: Any) -> dict[str, Any]:
-        trace = self.evaluated + self.meter.sum + sum(self.meter.seen) + self.confusion.sum() + float(self.sums.sum())
-        drawn = float(torch.rand((), generator=self.own)) + self.numpy.random() + self.python.random()
+        trace = (
+            self.evaluated
+            + self.meter.sum
+            + sum(self.meter.seen)
+            + self.confusion.sum()
+            + float(self.sums.sum())
+        )
+        drawn = (
+            float(torch.rand((), generator=self.own)) + self.numpy.random() + self.python.random()
+        )
         loss = functional.cross_entropy(run.model(batch[0]), batch[1])
         return {"loss": loss + 1e-3 * (trace + drawn), "drawn": drawn, "trace": float(trace)}
 
@@ -58,7 +70,13 @@ class Tracks:
         run.say("evaluated")
         run.save_checkpoint("unasked")
         logits = run.model(batch[0])
-        drawn = torch.rand(()) + random.random() + np.random.rand() + self.numpy.random() + self.python.random()
+        drawn = (
+            torch.rand(())
+            + random.random()
+            + np.random.rand()
+            + self.numpy.random()
+            + self.python.random()
+        )
         loss = functional.cross_entropy(logits, batch[1]) + drawn
         return {"loss": loss, "logits": logits, "target": batch[1]}
 
@@ -92,7 +110,11 @@ class Locked(Raises):
 
     def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
         logits = run.model(batch[0])
-        return {"loss": functional.cross_entropy(logits, batch[1]), "logits": logits, "target": batch[1]}
+        return {
+            "loss": functional.cross_entropy(logits, batch[1]),
+            "logits": logits,
+            "target": batch[1],
+        }
 
 
 class Counts:
@@ -148,4 +170,6 @@ class Reads:
 
 
 def validates() -> DataLoader[Any]:
-    return DataLoader(Clouds(), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(5))
+    return DataLoader(
+        Clouds(), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(5)
+    )

@@ -42,7 +42,9 @@ class Decay:
 
 class InTurns(SequentialLR):
     def __init__(self, optimizer: Optimizer) -> None:
-        super().__init__(optimizer, [ConstantLR(optimizer, 0.5), ExponentialLR(optimizer, 0.7)], [3])
+        super().__init__(
+            optimizer, [ConstantLR(optimizer, 0.5), ExponentialLR(optimizer, 0.7)], [3]
+        )
 
 
 class Together(ChainedScheduler):
@@ -71,4 +73,6 @@ EACH: dict[type, tuple[type, dict[str, Any]]] = {
     OneCycleLR: (OneCycleLR, {"max_lr": 0.3, "total_steps": ITERS}),
     SWALR: (SWALR, {"swa_lr": 0.02, "anneal_epochs": 4}),
 }
-"""What stands for each kind of scheduler but the plateau, and those of functions, which TOML does not have."""
+"""What stands for each kind of scheduler but the plateau, and those of functions,
+which TOML does not have.
+"""

@@ -1,4 +1,6 @@
-"""Hooks and a writer that are given secrets, which the tests put into pipelines as "./secret_hooks.py:…"."""
+"""Hooks and a writer that are given secrets,
+which the tests put into pipelines as "./secret_hooks.py:…".
+"""
 
 import logging
 import os
@@ -22,15 +24,23 @@ class Holds:
     """Logs whether its arguments are what the environment gives."""
 
     def __init__(
-        self, token: str, headers: Mapping[str, str] | None = None, parts: Sequence[Any] = (), pin: int = 0
+        self,
+        token: str,
+        headers: Mapping[str, str] | None = None,
+        parts: Sequence[Any] = (),
+        pin: int = 0,
     ) -> None:
         self.given = token, (headers or {}).get("auth", ""), pin, *parts
 
     def before_run(self, run: Any) -> None:
         token = os.environ["HOOKFLOW_TOKEN"]
-        assert self.given == (token, f"Bearer {token}", 271828182845904523, f"{token}-1", "${env:LITERAL}"), (
-            "not as it was meant"
-        )
+        assert self.given == (
+            token,
+            f"Bearer {token}",
+            271828182845904523,
+            f"{token}-1",
+            "${env:LITERAL}",
+        ), "not as it was meant"
         run.say("it is what it should be")
 
 
@@ -53,7 +63,13 @@ class Leaks:
 
     def before_train_iter(self, run: Any) -> None:
         if self.how == "url":
-            raise HTTPError(f"https://example.com/push?token={quote(self.token)}", 401, self.token, Message(), None)
+            raise HTTPError(
+                f"https://example.com/push?token={quote(self.token)}",
+                401,
+                self.token,
+                Message(),
+                None,
+            )
         if self.how == "key":
             raise KeyError(self.token)
         if self.how == "cause":

@@ -1,4 +1,6 @@
-"""What every process off the server would build first: the server builds it once, and imports this module last."""
+"""What every process off the server would build first: the server builds it once,
+and imports this module last.
+"""
 
 import gc
 import json
@@ -18,5 +20,6 @@ typer.main.get_command = cache(typer.main.get_command)  # type: ignore[assignmen
 typer.main.get_command(app)
 plan = compile_pipeline(load(Path(__file__).parents[2] / "pipelines" / "cifar.toml"))
 Plan.from_json(json.loads(json.dumps(plan.to_json())))
-gc.freeze()  # no process searches for garbage in what the server has, nor does a training that is done
+# No process searches for garbage in what the server has, nor does a training that is done.
+gc.freeze()
 main.gc = SimpleNamespace(**{**vars(gc), "unfreeze": lambda: None})  # type: ignore[assignment]

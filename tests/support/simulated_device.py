@@ -1,6 +1,8 @@
-"""A simulated accelerator: a queue of work with its own clock, whose events are like those of `torch.Event`.
+"""A simulated accelerator: a queue of work with its own clock, whose events are like those of
+`torch.Event`.
 
-Work is launched by functions of PyTorch: of whatever module the pipeline names, there may be two in one process.
+Work is launched by functions of PyTorch: of whatever module the pipeline names, there may be two in
+one process.
 """
 
 import time
@@ -11,8 +13,9 @@ import pytest
 import torch
 
 FORWARD, HOOK = 0.0004, 0.0002
-"""Seconds of the work that the forward pass, and the hook that clips gradients, launch. An iteration of `toy.toml`
-takes longer, so that the device keeps up."""
+"""Seconds of the work that the forward pass, and the hook that clips gradients, launch. An
+iteration of `toy.toml` takes longer, so that the device keeps up.
+"""
 
 busy_until = 0.0
 """When the work that is launched will be done, by `time.perf_counter`."""
@@ -47,4 +50,8 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(context, "_device_clock", lambda device: DeviceClock(Event))
     monkeypatch.setattr(torch.nn.Linear, "forward", launching(FORWARD / 2, torch.nn.Linear.forward))
-    monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", launching(HOOK, torch.nn.utils.clip_grads_with_norm_))
+    monkeypatch.setattr(
+        torch.nn.utils,
+        "clip_grads_with_norm_",
+        launching(HOOK, torch.nn.utils.clip_grads_with_norm_),
+    )

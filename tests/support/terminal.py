@@ -27,7 +27,13 @@ class Terminal:
         self.cooked = termios.tcgetattr(slave)
         environment = {**os.environ, "TERM": "xterm-256color", **environment}
         self.child = Spawned(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=cwd, start_new_session=True
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
         )
         self._slave = slave
         self._readable = select.poll()  # as select(), for any number of open files
@@ -69,7 +75,9 @@ class Terminal:
             self._read(0.1)
 
     def _read(self, patience: float) -> None:
-        """Read what there is, or comes first; a child that draws fifty times a second is never silent."""
+        """Read what there is, or comes first; a child that draws fifty
+        times a second is never silent.
+        """
         while self._readable.poll(patience * 1000):
             patience = 0.0
             data = os.read(self._master, 1 << 16)

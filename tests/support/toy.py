@@ -1,4 +1,6 @@
-"""A model and data so small that a run takes milliseconds: named by the tests' pipelines as "./toy.py:…"."""
+"""A model and data so small that a run takes milliseconds:
+named by the tests' pipelines as "./toy.py:…".
+"""
 
 import time
 from collections import OrderedDict, deque
@@ -12,11 +14,15 @@ from torch import nn
 
 
 class Net(nn.Module):
-    """Two layers with batch norm and dropout: buffers and random numbers, as real nets have them."""
+    """Two layers with batch norm and dropout: buffers and random numbers,
+    as real nets have them.
+    """
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.GELU(), nn.Dropout(0.1))
+        self.body = nn.Sequential(
+            nn.Linear(4, width), nn.BatchNorm1d(width), nn.GELU(), nn.Dropout(0.1)
+        )
         self.head = nn.Linear(width, 3)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -37,7 +43,11 @@ class Staged(nn.Sequential):
     def __init__(self, model_name: str, num_classes: int) -> None:
         layers = {f"layer{k}": nn.Conv2d(4, 4, 3, stride=2, padding=1) for k in range(1, 5)}
         first = {"conv1": nn.Conv2d(3, 4, 3, padding=1), "bn1": nn.BatchNorm2d(4)}
-        last = {"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(4, num_classes)}
+        last = {
+            "pool": nn.AdaptiveAvgPool2d(1),
+            "flat": nn.Flatten(),
+            "fc": nn.Linear(4, num_classes),
+        }
         super().__init__(OrderedDict({**first, **layers, **last}))
 
 
@@ -45,11 +55,19 @@ MEAN = torch.zeros(3)
 
 
 class Forgets(Net):
-    """A net that counts its calls and sums its outputs, beside its tensors, and keeps its latest outputs and a mask."""
+    """A net that counts its calls and sums its outputs, beside its tensors,
+    and keeps its latest outputs and a mask.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls, self.sums, self.outputs, self.hidden, self.mask = 0, torch.zeros(3), None, None, None
+        self.calls, self.sums, self.outputs, self.hidden, self.mask = (
+            0,
+            torch.zeros(3),
+            None,
+            None,
+            None,
+        )
         self.draws, self.used, self.dead = np.random.default_rng(0), np.zeros(3), deque([0])
         self.register_buffer("recent", torch.zeros(3), persistent=False)
 
@@ -59,7 +77,11 @@ class Forgets(Net):
         self.dead.append(self.calls)
         self.recent = self.recent * 0.9 + 1
         self.outputs = super().forward(inputs)
-        self.mask = torch.ones(len(inputs)) if self.mask is None or len(self.mask) != len(inputs) else self.mask
+        self.mask = (
+            torch.ones(len(inputs))
+            if self.mask is None or len(self.mask) != len(inputs)
+            else self.mask
+        )
         last = self.outputs[-1].detach()
         self.hidden = last if self.hidden is None else 0.5 * self.hidden + last
         global MEAN
@@ -101,7 +123,9 @@ class Tied(nn.Module):
 
 
 class Documented(nn.Module):
-    """A net with the parts that the examples of the documentation name, and ten classes as they have."""
+    """A net with the parts that the examples of the documentation name,
+    and ten classes as they have.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,9 +138,11 @@ class Documented(nn.Module):
 
 
 class Points:
-    """Points of three clouds. The batches of an epoch depend on nothing but the seed, the epoch and the index.
+    """Points of three clouds. The batches of an epoch depend on nothing but the seed, the epoch and
+    the index.
 
-    `whole` keeps what does not fill a batch; `begin` leaves so many examples of each epoch's order out.
+    `whole` keeps what does not fill a batch; `begin` leaves so many examples of each epoch's order
+    out.
     """
 
     def __init__(
@@ -133,7 +159,9 @@ class Points:
         generator = torch.Generator().manual_seed(7 + split)
         self.target = torch.randint(3, (examples,), generator=generator).to(device)
         centres = 2 * torch.eye(3, 4)
-        self.inputs = (centres[self.target.cpu()] + torch.randn(examples, 4, generator=generator)).to(device)
+        self.inputs = (
+            centres[self.target.cpu()] + torch.randn(examples, 4, generator=generator)
+        ).to(device)
         self.seed = seed
         self.batch_size = batch_size
         self.whole, self.begin = whole, begin
@@ -151,7 +179,9 @@ class Points:
         return -(-left // self.batch_size) if self.whole else left // self.batch_size
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        order = torch.randperm(len(self.target), generator=torch.Generator().manual_seed(1000 * self.seed + epoch))
+        order = torch.randperm(
+            len(self.target), generator=torch.Generator().manual_seed(1000 * self.seed + epoch)
+        )
         order = order[self.begin :]
         for k in range(start, len(self)):
             chosen = order[k * self.batch_size : (k + 1) * self.batch_size]

@@ -1,4 +1,6 @@
-"""Hooks that declare nothing, as people write them, with mistakes in their order: "./undeclared_hooks.py:…"."""
+"""Hooks that declare nothing, as people write them, with mistakes in their order:
+"./undeclared_hooks.py:…".
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,6 @@
-"""`hookflow watch --web`: one browser of this machine gets in by a one-time token, and no other page does."""
+"""`hookflow watch --web`: one browser of this machine gets in by a one-time token,
+and no other page does.
+"""
 
 import asyncio
 import json
@@ -29,7 +31,14 @@ web = pytest.importorskip("hookflow.web.server")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-sync",
+    ),
     *("--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0"),
 )
 
@@ -75,7 +84,10 @@ async def enter(session: Any, address: str) -> str:
     """Go in by the token, and return the address of the dashboard."""
     async with session.get(address) as answer:
         assert answer.status == 200
-        assert "HttpOnly" in answer.headers["Set-Cookie"] and "SameSite=Strict" in answer.headers["Set-Cookie"]
+        assert (
+            "HttpOnly" in answer.headers["Set-Cookie"]
+            and "SameSite=Strict" in answer.headers["Set-Cookie"]
+        )
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
         found = re.search(r"url=(/[\w-]+/)", await answer.text())
         assert found is not None
@@ -125,7 +137,9 @@ FLOODING = STUBBORN.replace(
 )
 
 
-@pytest.mark.parametrize("script", [STUBBORN, FLOODING], ids=["does not listen", "writes on and on"])
+@pytest.mark.parametrize(
+    "script", [STUBBORN, FLOODING], ids=["does not listen", "writes on and on"]
+)
 @pytest.mark.parametrize("aborted", [False, True], ids=["closed", "lost"])
 def test_the_viewer_of_a_tab_that_is_closed_ends_whatever_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, aborted: bool
@@ -176,7 +190,11 @@ def test_the_token_is_good_for_one_time(address: str) -> None:
 
 def test_other_hosts_and_origins_are_refused(address: str) -> None:
     async def conversation(session: Any) -> None:
-        for headers in ({"Host": "evil.example"}, {"Host": "127.0.0.1"}, {"Origin": "http://evil.example"}):
+        for headers in (
+            {"Host": "evil.example"},
+            {"Host": "127.0.0.1"},
+            {"Origin": "http://evil.example"},
+        ):
             async with session.get(address, headers=headers) as answer:
                 assert (answer.status, "Refused" in await answer.text()) == (403, True)
         session_path = await enter(session, address)
@@ -194,9 +212,13 @@ def test_other_hosts_and_origins_are_refused(address: str) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed")
 def test_a_browser_shows_it(address: str, tmp_path: Path) -> None:
     command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'browser'}", "about:blank"]
-    browser = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    browser = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
     assert browser.stderr is not None
-    port = next(found[1] for line in browser.stderr if (found := re.search(r"ws://127.0.0.1:(\d+)/", line)))
+    port = next(
+        found[1] for line in browser.stderr if (found := re.search(r"ws://127.0.0.1:(\d+)/", line))
+    )
 
     async def conversation(session: Any) -> None:
         async with session.get(f"http://127.0.0.1:{port}/json") as answer:
@@ -224,6 +246,8 @@ def test_a_browser_shows_it(address: str, tmp_path: Path) -> None:
         browser.communicate()
 
 
-def test_without_the_package_the_extra_is_named(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_extra_is_named(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     assert "pip install 'hookflow[web]'" in refused("watch", str(run.path), "--web")

@@ -27,7 +27,10 @@ Row = tuple[int, str, float]
 
 def rows_of_csv(run: RunDir) -> list[Row]:
     with (run.writers / "csv/scalars.csv").open(newline="") as file:
-        return [(int(row["iteration"]), row["name"], float(row["value"])) for row in csv.DictReader(file)]
+        return [
+            (int(row["iteration"]), row["name"], float(row["value"]))
+            for row in csv.DictReader(file)
+        ]
 
 
 def rows_of_tensorboard(run: RunDir) -> list[Row]:
@@ -49,7 +52,9 @@ def run_of_mlflow(run: RunDir) -> tuple[Any, Any]:
 
 def rows_of_mlflow(run: RunDir) -> list[Row]:
     client, result = run_of_mlflow(run)
-    histories = (client.get_metric_history(result.info.run_id, name) for name in result.data.metrics)
+    histories = (
+        client.get_metric_history(result.info.run_id, name) for name in result.data.metrics
+    )
     return [(metric.step, metric.key, metric.value) for history in histories for metric in history]
 
 
@@ -71,7 +76,10 @@ def history_of_wandb(run: RunDir) -> Iterator[dict[str, Any]]:
             record = protocol.Record.FromString(data)
             if record.WhichOneof("record_type") == "history":
                 items = record.history.item
-                yield {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+                yield {
+                    item.key or ".".join(item.nested_key): json.loads(item.value_json)
+                    for item in items
+                }
 
 
 def log_records(data: bytes) -> Iterator[bytes]:
@@ -89,7 +97,12 @@ def log_records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-READERS = {"csv": rows_of_csv, "tensorboard": rows_of_tensorboard, "mlflow": rows_of_mlflow, "wandb": rows_of_wandb}
+READERS = {
+    "csv": rows_of_csv,
+    "tensorboard": rows_of_tensorboard,
+    "mlflow": rows_of_mlflow,
+    "wandb": rows_of_wandb,
+}
 
 
 def trained_with(name: str, new_run: NewRun) -> RunDir:
@@ -101,7 +114,10 @@ def trained_with(name: str, new_run: NewRun) -> RunDir:
 
 
 def logged(run: RunDir, fp32: bool) -> list[Row]:
-    return sorted((row.iter, row.name, float(np.float32(row.value)) if fp32 else row.value) for row in scalars(run))
+    return sorted(
+        (row.iter, row.name, float(np.float32(row.value)) if fp32 else row.value)
+        for row in scalars(run)
+    )
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -120,7 +136,9 @@ def test_no_step_is_doubled_after_a_kill(name: str, new_run: NewRun, tmp_path: P
     assert (last["val/accuracy"], last["loss"]) == (10, 10)
     if name in ("csv", "tensorboard"):
         stable = [
-            (it, name, value) for it, name, value in logged(run, name == "tensorboard") if name != "samples_per_s"
+            (it, name, value)
+            for it, name, value in logged(run, name == "tensorboard")
+            if name != "samples_per_s"
         ]
         result = {row for row in READERS[name](run) if row[1] != "samples_per_s"}
         assert result == set(stable), "what waited at a kill is made up for"
@@ -131,7 +149,9 @@ def test_tensorboard_has_images_texts_histograms_and_the_pipeline(new_run: NewRu
     result = accumulated(run.writers / "tensorboard")
     image = result.Images("val/sample")[2]
     assert (image.step, image.width, image.height) == (3, 5, 4)
-    assert image.encoded_image_string == (run.path / "images/val/sample/it00000003.png").read_bytes()
+    assert (
+        image.encoded_image_string == (run.path / "images/val/sample/it00000003.png").read_bytes()
+    )
     texts = {
         tag: [event.tensor_proto.string_val[0].decode() for event in result.Tensors(tag)]
         for tag in result.Tags()["tensors"]
@@ -149,13 +169,21 @@ def test_mlflow_has_scalars_parameters_and_artifacts(new_run: NewRun) -> None:
     client, result = run_of_mlflow(run)
     assert result.info.status == "FINISHED"
     assert (result.info.run_name, result.data.params["optimizer.args.lr"]) == (run.id, "0.1")
-    artifacts = {each.path for each in client.list_artifacts(result.info.run_id, "images/val/sample")}
+    artifacts = {
+        each.path for each in client.list_artifacts(result.info.run_id, "images/val/sample")
+    }
     assert len(artifacts) == 5
 
 
-def test_a_metric_may_be_called_as_the_prefix_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder each is a file: the second of the two has another name, in every attempt the same."""
-    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'hookflow[mlflow]'")
+def test_a_metric_may_be_called_as_the_prefix_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder each is a file: the second of the two has another name,
+    in every attempt the same.
+    """
+    mlflow = pytest.importorskip(
+        "mlflow", reason="MLflow is not installed: pip install 'hookflow[mlflow]'"
+    )
     from hookflow.writers import MLflowWriter
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # which the writer would set for good
@@ -167,13 +195,21 @@ def test_a_metric_may_be_called_as_the_prefix_of_another(tmp_path: Path, monkeyp
     client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
     (result,) = client.search_runs([client.get_experiment_by_name("toy").experiment_id])
     assert set(result.data.metrics) == {"lr", "lr.0", "param/weight", "param/value"}
-    assert [metric.step for metric in client.get_metric_history(result.info.run_id, "lr.0")] == [1, 2]
+    assert [metric.step for metric in client.get_metric_history(result.info.run_id, "lr.0")] == [
+        1,
+        2,
+    ]
 
 
 def test_wandb_has_scalars_images_and_texts(new_run: NewRun) -> None:
     run = trained_with("wandb", new_run)
     assert sorted(rows_of_wandb(run)) == logged(run, fp32=False)
-    kinds = {value for row in history_of_wandb(run) for key, value in row.items() if key.endswith("_type")}
+    kinds = {
+        value
+        for row in history_of_wandb(run)
+        for key, value in row.items()
+        if key.endswith("_type")
+    }
     assert {"image-file", "html-file", "histogram"} <= kinds
 
 
@@ -195,15 +231,22 @@ def test_a_torn_row_of_a_csv_file_is_cut_off(tmp_path: Path) -> None:
     assert rows[1][3:] == ["a,b", "0.123"]
 
 
-def test_a_missing_package_is_told_with_its_place_at_first(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_told_with_its_place_at_first(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     text = TOY.read_text() + '\n[writers.board]\nuse = "tensorboard"\n'
     (problem,) = missing_components(parse(text, TOY), TOY.parent)
-    assert problem.message == 'the writer "tensorboard" needs the package tensorboard, which is not installed'
+    assert (
+        problem.message
+        == 'the writer "tensorboard" needs the package tensorboard, which is not installed'
+    )
     assert problem.where is not None and problem.where.line == len(text.splitlines())
     assert problem.hint == "pip install 'hookflow[tensorboard]'"
     trained('writers.board={use="tensorboard"}', code=2)
-    (problem,) = missing_components(parse(text.replace('"tensorboard"', '"tensorbord"'), TOY), TOY.parent)
+    (problem,) = missing_components(
+        parse(text.replace('"tensorboard"', '"tensorbord"'), TOY), TOY.parent
+    )
     assert problem.hint == 'did you mean "tensorboard"?'
 
 

@@ -20,7 +20,9 @@ Row = tuple[int, str, Any]
 
 
 @pytest.fixture(params=["trackio"])
-def tracker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def tracker(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
     """The module that stands for a package, without any run."""
     monkeypatch.syspath_prepend(TESTS / "support" / "trackers")
     monkeypatch.delitem(sys.modules, request.param, raising=False)
@@ -52,7 +54,10 @@ def test_it_has_all_that_was_logged_and_the_pipeline(tracker: ModuleType, traine
     assert numbers(tracker) == logged(run_dir)
     third = {name: value for step, name, value in rows(tracker) if step == 3}
     assert third["val/sample"].caption == "at 3"
-    assert third["val/sample"].value == (run_dir.path / "images/val/sample/it00000003.png").read_bytes()
+    assert (
+        third["val/sample"].value
+        == (run_dir.path / "images/val/sample/it00000003.png").read_bytes()
+    )
     assert third["sample"].text == "iteration 3"
     (run,) = tracker.RUNS.values()
     assert run.name == run_dir.id

@@ -1,4 +1,6 @@
-"""Writers of a run: what they are given and by whom, also after a kill; nothing a writer does reaches the training."""
+"""Writers of a run: what they are given and by whom, also after a kill;
+nothing a writer does reaches the training.
+"""
 
 import csv
 import json
@@ -63,7 +65,9 @@ def kinds(file: Path) -> list[str]:
     return [method for method, *_ in notes(file)]
 
 
-def test_a_writer_is_given_all_that_is_logged_and_closed_once(trained: Trained, tmp_path: Path) -> None:
+def test_a_writer_is_given_all_that_is_logged_and_closed_once(
+    trained: Trained, tmp_path: Path
+) -> None:
     run = trained(own("Notes", tmp_path / "notes"), LOGS)
     made, config, *calls, closed = notes(tmp_path / "notes")
     assert made == ["made", "MainThread"]
@@ -74,14 +78,23 @@ def test_a_writer_is_given_all_that_is_logged_and_closed_once(trained: Trained, 
     assert sorted(written) == sorted((row.iter, row.name, row.value) for row in scalars(run))
     assert {"loss", "val/accuracy"} <= {name for _, name, _ in written}
     image = next(call for call in calls if call[0] == "image")
-    assert image[2:] == ["val/sample", 1, str(run.path / "images/val/sample/it00000001.png"), "at 1"]
+    assert image[2:] == [
+        "val/sample",
+        1,
+        str(run.path / "images/val/sample/it00000001.png"),
+        "at 1",
+    ]
     assert [call[3] for call in calls if call[0] == "text"] == list(range(1, 16))
     assert next(call for call in calls if call[0] == "histogram")[4:] == [[0.0, 1.0, 2.0], [1, 3]]
     assert messages(run, "warn") == []
 
 
-def test_a_class_with_one_verb_is_a_writer_and_is_given_what_it_names(trained: Trained, tmp_path: Path) -> None:
-    run = trained('writers.one={use="./own_writers.py:Steps"}', own("Pictures", tmp_path / "notes"), LOGS)
+def test_a_class_with_one_verb_is_a_writer_and_is_given_what_it_names(
+    trained: Trained, tmp_path: Path
+) -> None:
+    run = trained(
+        'writers.one={use="./own_writers.py:Steps"}', own("Pictures", tmp_path / "notes"), LOGS
+    )
     steps = (run.writers / "one/steps").read_text().splitlines()
     assert sorted(steps) == sorted(f"{row.iter} {row.name} {row.value}" for row in scalars(run))
     images = [call[2:] for call in notes(tmp_path / "notes") if call[0] == "image"]
@@ -91,10 +104,18 @@ def test_a_class_with_one_verb_is_a_writer_and_is_given_what_it_names(trained: T
 
 
 def test_the_training_thread_never_calls_what_writes(trained: Trained, tmp_path: Path) -> None:
-    watches = f'hooks.watches={{use="./logging_hooks.py:Watches", args={{file="{tmp_path / "called"}"}}}}'
+    watches = (
+        f'hooks.watches={{use="./logging_hooks.py:Watches", args={{file="{tmp_path / "called"}"}}}}'
+    )
     trained(own("Notes", tmp_path / "notes"), LOGS, watches)
-    called = {"/".join(Path(file).parts[-2:]) for file in (tmp_path / "called").read_text().splitlines()}
-    assert {"iteration/run.py", "logging/media.py", "model/task.py"} <= called, "what it does call is seen"
+    called = {
+        "/".join(Path(file).parts[-2:]) for file in (tmp_path / "called").read_text().splitlines()
+    }
+    assert {
+        "iteration/run.py",
+        "logging/media.py",
+        "model/task.py",
+    } <= called, "what it does call is seen"
     writes = "tests/support/own_writers.py", "writers.py", "logging/writers.py", "hookflow/png.py"
     assert called.isdisjoint(writes)
 
@@ -102,7 +123,9 @@ def test_the_training_thread_never_calls_what_writes(trained: Trained, tmp_path:
 def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the event log is written in between: by the training alone, as the recorder's thread rests."""
+    """Also where the event log is written in between: by the training alone,
+    as the recorder's thread rests.
+    """
     monkeypatch.setattr(recorder, "POLL_PERIOD_SECONDS", LIMIT)
     real = EventRecorder.scalar
 
@@ -112,8 +135,16 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
 
     monkeypatch.setattr(EventRecorder, "scalar", scalar_and_flush)
     twice = 'hooks.twice={use="./logging_hooks.py:LogsTwice"}'
-    run = trained(own("Notes", tmp_path / "notes"), 'writers.csv={use="csv"}', twice, 'hooks.log={use="log"}', SHORT)
-    assert len([r for r in records(run, "scalars") if "twice" in r["v"]]) == 10, "twice in each of five iterations"  # type: ignore[operator]
+    run = trained(
+        own("Notes", tmp_path / "notes"),
+        'writers.csv={use="csv"}',
+        twice,
+        'hooks.log={use="log"}',
+        SHORT,
+    )
+    assert len([r for r in records(run, "scalars") if "twice" in r["v"]]) == 10, (
+        "twice in each of five iterations"
+    )  # type: ignore[operator]
     wanted = sorted((row.iter, row.name, row.value) for row in scalars(run))
     assert {value for _, name, value in wanted if name == "twice"} == {10.0, 20.0, 30.0, 40.0, 50.0}
     assert {value for _, name, value in wanted if name == "loss"} == {7.0}
@@ -121,7 +152,10 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
     assert sorted((call[3], call[2], call[4]) for call in calls if call[0] == "scalar") == wanted
     assert [call[3] for call in calls if call[0] == "text"] == [1, 2, 3, 4, 5]
     with (run.writers / "csv/scalars.csv").open(newline="") as table:
-        rows = [(int(row["iteration"]), row["name"], float(row["value"])) for row in csv.DictReader(table)]
+        rows = [
+            (int(row["iteration"]), row["name"], float(row["value"]))
+            for row in csv.DictReader(table)
+        ]
     assert sorted(rows) == wanted
     assert messages(run, "warn") == []
 
@@ -136,24 +170,35 @@ def test_a_value_is_written_once_its_iteration_is_over(trained: Trained, tmp_pat
 def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So nothing of the training waits for it, whatever is logged; only the end does, for as long as is set."""
+    """So nothing of the training waits for it, whatever is logged; only the end does,
+    for as long as is set.
+    """
     released = threading.Event()
     monkeypatch.setattr(writers, "MAX_QUEUED_CALLS", 7)
     monkeypatch.setattr(writers, "GRACE", 0.1)
     monkeypatch.setattr(writers, "CLOSING", 0.1)
     monkeypatch.setattr("tests.support.own_writers.Blocks.released", released)
-    blocks = own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.support.own_writers")
+    blocks = own("Blocks", tmp_path / "notes").replace(
+        "./own_writers.py", "tests.support.own_writers"
+    )
     run = trained(blocks, LOGS)
-    assert kinds(tmp_path / "notes") == ["made", "config", "scalar"], "it has not come back from its first call"
+    assert kinds(tmp_path / "notes") == [
+        "made",
+        "config",
+        "scalar",
+    ], "it has not come back from its first call"
     end = records(run, "end")[-1]
     assert (end["it"], end["status"]) == (15, "finished")
     logged = sum(1 for record in records(run) for _ in iter_calls(record, run.path))  # type: ignore[arg-type]
     message = (
-        rf"has not written {logged} of {logged} values \((\d+) dropped, as it was too slow; (\d+) left at the end\)"
+        rf"has not written {logged} of {logged} values \((\d+) dropped, as it was too slow; (\d+)"
+        r" left at the end\)"
     )
     result = re.search(message + " and has not closed$", messages(run, "warn")[-1])
     assert result, messages(run, "warn")
-    assert 'the writer "own" is slower than the run logs: values are dropped' in messages(run, "warn")
+    assert 'the writer "own" is slower than the run logs: values are dropped' in messages(
+        run, "warn"
+    )
     dropped, left = map(int, result.groups())
     assert dropped + left == logged
     assert left in (7, 8), "as many as may wait, and that which it is in"
@@ -176,7 +221,9 @@ def test_a_signal_ends_the_wait_for_a_writer_that_hangs(
 
     monkeypatch.setattr(WriterThread, "finish", press_while_it_waits)
     run = trained(
-        own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.support.own_writers"), LOGS, SHORT
+        own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.support.own_writers"),
+        LOGS,
+        SHORT,
     )
     assert records(run, "end")[-1]["status"] == "finished"
     assert "has not closed" in messages(run, "warn")[-1]
@@ -187,18 +234,28 @@ def test_a_signal_ends_the_wait_for_a_writer_that_hangs(
 def test_an_error_is_told_once_and_loses_one_value(trained: Trained, tmp_path: Path) -> None:
     run = trained(own("Fails", tmp_path / "notes", times=3))
     (error,) = records(run, "error")
-    assert (error["type"], error["text"], error["action"]) == ("ConnectionError", "nobody answers", "ignore")
+    assert (error["type"], error["text"], error["action"]) == (
+        "ConnectionError",
+        "nobody answers",
+        "ignore",
+    )
     assert 'in write_scalar of the writer "own"' in str(error["traceback"])
     first, last = [text for text in messages(run, "warn") if 'the writer "own"' in text]
     assert first.startswith('the writer "own" raised in write_scalar: that value is lost')
     assert last == f'the writer "own" has not written 3 of {len(scalars(run))} values (3 failed)'
 
 
-def test_one_that_always_raises_is_switched_off_and_closed(trained: Trained, tmp_path: Path) -> None:
+def test_one_that_always_raises_is_switched_off_and_closed(
+    trained: Trained, tmp_path: Path
+) -> None:
     run = trained(own("Fails", tmp_path / "notes", times=10_000))
     assert kinds(tmp_path / "notes") == ["made", "config", *10 * ["scalar"], "close"]
-    assert any("has raised 10 times in a row: it is switched off" in text for text in messages(run, "warn"))
-    assert re.search(r"\(10 failed; \d+ given when it was switched off\)$", messages(run, "warn")[-1])
+    assert any(
+        "has raised 10 times in a row: it is switched off" in text for text in messages(run, "warn")
+    )
+    assert re.search(
+        r"\(10 failed; \d+ given when it was switched off\)$", messages(run, "warn")[-1]
+    )
     assert len(records(run, "error")) == 1
 
 
@@ -213,20 +270,27 @@ def test_it_is_closed_however_the_run_ends(code: int, trained: Trained, tmp_path
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        ("./own_writers.py:Asks", 'Asks.write_text asks for "txt", which is not offered (did you mean "text"?)'),
+        (
+            "./own_writers.py:Asks",
+            'Asks.write_text asks for "txt", which is not offered (did you mean "text"?)',
+        ),
         ("./own_writers.py:NoWriter", "write_histogram, write_config, and NoWriter has none"),
         ("tensorbord", 'there is nothing called "tensorbord"'),
         ("csv", 'writers.own takes no argument "fil"'),
     ],
 )
-def test_what_is_no_writer_ends_the_run_before_it_trains(use: str, message: str, trained: Trained) -> None:
+def test_what_is_no_writer_ends_the_run_before_it_trains(
+    use: str, message: str, trained: Trained
+) -> None:
     args = ', args={fil="x"}' if use == "csv" else ""
     run = trained(f'writers.own={{use="{use}"{args}}}', code=2)
     assert message in reason(run)
     assert "run" not in {record["k"] for record in records(run)}
 
 
-def test_a_writer_that_cannot_forget_gets_no_step_again_or_back_after_a_kill(new_run: NewRun, tmp_path: Path) -> None:
+def test_a_writer_that_cannot_forget_gets_no_step_again_or_back_after_a_kill(
+    new_run: NewRun, tmp_path: Path
+) -> None:
     every = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
     kills = strikes(tmp_path, signal.SIGKILL, ("after_val", 10), ("after_train_iter", 14))
     file = tmp_path / "notes"
@@ -243,17 +307,27 @@ def test_a_writer_that_cannot_forget_gets_no_step_again_or_back_after_a_kill(new
     assert written["scalar", "val/accuracy"][-1] == 15
     logged = {(row.name, row.iter) for row in scalars(run)}
     result = {(name, it) for (kind, name), its in written.items() if kind == "scalar" for it in its}
-    assert len(logged - result) <= 2, "one call at most is lost in each kill: that which was being made"
+    assert len(logged - result) <= 2, (
+        "one call at most is lost in each kill: that which was being made"
+    )
 
 
 def test_of_two_ranks_the_first_alone_writes(new_run: NewRun, tmp_path: Path) -> None:
-    writer = own("Notes", tmp_path / "notes").replace("./own_writers.py", "tests.support.own_writers")
+    writer = own("Notes", tmp_path / "notes").replace(
+        "./own_writers.py", "tests.support.own_writers"
+    )
     run = new_run(
-        writer, 'hooks.logs={use="tests.support.logging_hooks:Logs"}', pipeline=TESTS / "distributed" / "clouds.toml"
+        writer,
+        'hooks.logs={use="tests.support.logging_hooks:Logs"}',
+        pipeline=TESTS / "distributed" / "clouds.toml",
     )
     assert carry_out(run, 2) == [0, 0]
     assert kinds(tmp_path / "notes").count("made") == kinds(tmp_path / "notes").count("close") == 1
-    assert len(list((run.path / "images/val/sample").glob("*.rank1.png"))) == len(records(run, "image")) > 0
+    assert (
+        len(list((run.path / "images/val/sample").glob("*.rank1.png")))
+        == len(records(run, "image"))
+        > 0
+    )
 
 
 def test_a_class_or_an_object_from_python(tmp_path: Path) -> None:
@@ -261,20 +335,32 @@ def test_a_class_or_an_object_from_python(tmp_path: Path) -> None:
         """A class of the program."""
 
     for file in (tmp_path / "class", tmp_path / "object"):
-        own = {"use": Mine, "args": {"file": str(file)}} if file.name == "class" else {"use": Mine(str(file))}
+        own = (
+            {"use": Mine, "args": {"file": str(file)}}
+            if file.name == "class"
+            else {"use": Mine(str(file))}
+        )
         base = {"threads": 1, "max_epochs": 1, "dir": str(tmp_path / "runs")}
-        assert hookflow.train({"extends": str(TOY), "run": base, "writers": {"own": own}}).status == "finished"
+        assert (
+            hookflow.train({"extends": str(TOY), "run": base, "writers": {"own": own}}).status
+            == "finished"
+        )
         first, *others, last = kinds(file)
         assert (first, last, "scalar" in others) == ("made", "close", True)
 
 
-def test_the_example_works_and_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_works_and_a_dry_run_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (TESTS.parent / "docs" / "how-to" / "writers.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", page, re.DOTALL)
     (table,) = re.findall(r"```toml\n(\[writers\.best\]\n.*?)```", page, re.DOTALL)
     (tmp_path / "mine.py").write_text(code)
     file = tmp_path / "mine.toml"
-    file.write_text(f'extends = "{TOY}"\n[run]\nmax_epochs = 1\nthreads = 1\ndir = "{tmp_path / "runs"}"\n{table}')
+    file.write_text(
+        f'extends = "{TOY}"\n[run]\nmax_epochs = 1\nthreads = 1\ndir ='
+        f' "{tmp_path / "runs"}"\n{table}'
+    )
     monkeypatch.chdir(tmp_path)
     assert hookflow_here("run", str(file), "--dry-run", cwd=tmp_path).returncode == 0
     assert not list(tmp_path.rglob("best.json"))
@@ -290,7 +376,9 @@ CONFIG = {"run": {"name": "toy", "max_epochs": 1}}
 
 
 class Holds(Notes):
-    """Holds scalars and texts; one that forgets drops those after the iteration at which a run is resumed."""
+    """Holds scalars and texts; one that forgets drops those after the
+    iteration at which a run is resumed.
+    """
 
     def __init__(self, held: list[Held], forgets: bool) -> None:
         self.held, self.forgets = held, forgets
@@ -330,9 +418,16 @@ def losses(begin: int, end: int, value: float = 0.0) -> list[tuple[str, int, Any
 
 
 def resume(
-    run: RunDir, iteration: int, writer: Holds, *left: int, gives: tuple[int, ...] = (), new: bool = False
+    run: RunDir,
+    iteration: int,
+    writer: Holds,
+    *left: int,
+    gives: tuple[int, ...] = (),
+    new: bool = False,
 ) -> None:
-    """Resume at an iteration: `left` is how far the writer had come, `gives` the iterations that are logged then."""
+    """Resume at an iteration: `left` is how far the writer had come,
+    `gives` the iterations that are logged then.
+    """
     folder = run.writers / "own"
     if not new:
         (folder / CONFIGURED).touch()
@@ -344,7 +439,9 @@ def resume(
     thread.start()
     log(run, ("run", iteration, None), *(("loss", it, 9.0) for it in gives))
     for number, it in enumerate(gives, history.calls):
-        thread.queue_call(number, WriterCall("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
+        thread.queue_call(
+            number, WriterCall("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0))
+        )
     thread.finish()
     thread.join(60)
     assert not thread.is_alive()
@@ -356,18 +453,35 @@ def its(writer: Holds, name: str = "loss") -> list[int]:
 
 
 @pytest.mark.parametrize(("forgets", "kept"), [(True, 4), (True, 6), (False, 5), (False, 6)])
-def test_one_that_cannot_forget_lacks_at_most_the_call_under_way(run: RunDir, forgets: bool, kept: int) -> None:
+def test_one_that_cannot_forget_lacks_at_most_the_call_under_way(
+    run: RunDir, forgets: bool, kept: int
+) -> None:
     log(run, ("run", 0, None), *losses(1, 8), ("run", 8, None), *losses(9, 9))
     writer = Holds([("loss", it, 0.0) for it in range(1, kept + 1)], forgets)
     resume(run, 8, writer, 6, 4, gives=(9, 10))
-    wanted = [("loss", it, 9.0 if it > 8 else 0.0) for it in range(1, 11) if forgets or it <= kept or it > 6]
+    wanted = [
+        ("loss", it, 9.0 if it > 8 else 0.0)
+        for it in range(1, 11)
+        if forgets or it <= kept or it > 6
+    ]
     assert writer.held == wanted
 
 
 @pytest.mark.parametrize("forgets", [True, False])
-def test_what_two_attempts_have_logged_of_one_iteration_is_written_once(run: RunDir, forgets: bool) -> None:
-    """As the metrics of a validation after which the checkpoint was saved, that the resumed run did again."""
-    log(run, ("run", 0, None), *losses(0, 3, 0.1), ("run", 3, None), ("loss", 3, 0.2), ("run", 3, None))
+def test_what_two_attempts_have_logged_of_one_iteration_is_written_once(
+    run: RunDir, forgets: bool
+) -> None:
+    """As the metrics of a validation after which the checkpoint was saved,
+    that the resumed run did again.
+    """
+    log(
+        run,
+        ("run", 0, None),
+        *losses(0, 3, 0.1),
+        ("run", 3, None),
+        ("loss", 3, 0.2),
+        ("run", 3, None),
+    )
     writer = Holds([("loss", 0, 0.1)], forgets)
     resume(run, 3, writer, 1, 1, gives=(3, 4))
     assert writer.held == [*(("loss", it, 0.1) for it in range(4)), ("loss", 4, 9.0)]
@@ -379,7 +493,9 @@ def test_what_a_later_attempt_has_trained_again_does_not_stand(run: RunDir, forg
     writer = Holds([("loss", it, 0.1) for it in range(1, 8)], forgets)
     resume(run, 6, writer, 7, 7, gives=(7, 8))
     values = [0.1] * 4 + ([0.2, 0.2, 9.0] if forgets else [0.1, 0.1, 0.1]) + [9.0]
-    assert writer.held == [("loss", it, value) for it, value in zip(range(1, 9), values, strict=True)]
+    assert writer.held == [
+        ("loss", it, value) for it, value in zip(range(1, 9), values, strict=True)
+    ]
 
 
 def test_what_was_logged_late_of_an_early_iteration_is_made_up_for_too(run: RunDir) -> None:
@@ -391,7 +507,9 @@ def test_what_was_logged_late_of_an_early_iteration_is_made_up_for_too(run: RunD
 
 
 @pytest.mark.parametrize("forgets", [True, False])
-def test_what_was_logged_again_in_an_iteration_is_made_up_for_by_its_last_value(run: RunDir, forgets: bool) -> None:
+def test_what_was_logged_again_in_an_iteration_is_made_up_for_by_its_last_value(
+    run: RunDir, forgets: bool
+) -> None:
     again = ("loss", 2, 0.1), ("text", 2, "between"), ("loss", 2, 0.2)
     log(run, ("run", 0, None), ("loss", 1, 0.1), *again, ("loss", 3, 0.1), ("loss", 3, 0.2))
     writer = Holds([("loss", 1, 0.1), ("sample", 2, "between")], forgets)
@@ -401,8 +519,12 @@ def test_what_was_logged_again_in_an_iteration_is_made_up_for_by_its_last_value(
 
 
 @pytest.mark.parametrize("forgets", [True, False])
-def test_what_was_lost_and_is_trained_again_is_written_whatever_happens_then(run: RunDir, forgets: bool) -> None:
-    """Of 1 to 5 the writer had 2 at the first kill, and of what was trained again 3 at the second."""
+def test_what_was_lost_and_is_trained_again_is_written_whatever_happens_then(
+    run: RunDir, forgets: bool
+) -> None:
+    """Of 1 to 5 the writer had 2 at the first kill,
+    and of what was trained again 3 at the second.
+    """
     log(run, ("run", 0, None), *losses(1, 5))
     writer = Holds([("loss", it, 0.0) for it in range(1, 3)], forgets)
     resume(run, 1, writer, 2, 2, gives=(2, 3))
@@ -411,14 +533,18 @@ def test_what_was_lost_and_is_trained_again_is_written_whatever_happens_then(run
     assert its(writer) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_run_without_a_note_of_how_far_the_writer_had_come_makes_up_for_nothing(run: RunDir) -> None:
+def test_a_run_without_a_note_of_how_far_the_writer_had_come_makes_up_for_nothing(
+    run: RunDir,
+) -> None:
     log(run, ("run", 0, None), *losses(1, 5))
     writer = Holds([("loss", 1, 0.0)], forgets=False)
     resume(run, 4, writer, gives=(5, 6))
     assert its(writer) == [1, 6]
 
 
-def test_a_writer_that_is_new_in_a_resumed_run_is_given_what_is_trained_from_there_on(run: RunDir) -> None:
+def test_a_writer_that_is_new_in_a_resumed_run_is_given_what_is_trained_from_there_on(
+    run: RunDir,
+) -> None:
     log(run, ("run", 0, None), *losses(1, 5))
     writer = Holds([], forgets=False)
     resume(run, 3, writer, gives=(4, 5, 6), new=True)
@@ -445,12 +571,17 @@ def test_a_removed_folder_is_named_and_a_resume_writes_it_again(
     assert not run.writers.exists()
     assert train_here(run, resume=True) == 0
     text = (run.writers / "csv" / "scalars.csv").read_text()
-    written = [(int(row["iteration"]), row["name"], float(row["value"])) for row in csv.DictReader(text.splitlines())]
+    written = [
+        (int(row["iteration"]), row["name"], float(row["value"]))
+        for row in csv.DictReader(text.splitlines())
+    ]
     assert sorted(written) == sorted((row.iter, row.name, row.value) for row in scalars(run))
 
 
 @pytest.mark.parametrize("forgets", [True, False])
-def test_a_writer_whose_folder_was_removed_is_given_all_again_if_it_can_forget(run: RunDir, forgets: bool) -> None:
+def test_a_writer_whose_folder_was_removed_is_given_all_again_if_it_can_forget(
+    run: RunDir, forgets: bool
+) -> None:
     log(run, ("run", 0, None), *losses(1, 5))
     writer = Holds([("loss", 1, 0.0)], forgets)
     thread = WriterThread(

@@ -1,4 +1,6 @@
-"""CIFAR-10: the right bytes, broken folders named, the archive fetched; batches, augmentation, synthetic images."""
+"""CIFAR-10: the right bytes, broken folders named, the archive fetched; batches,
+augmentation, synthetic images.
+"""
 
 import hashlib
 import io
@@ -35,7 +37,9 @@ from tests.support.limits import LIMIT
 
 
 class Server:
-    """Serves `content` at `url`, or answers with `status` or the bytes `raw`; `requests` counts them."""
+    """Serves `content` at `url`, or answers with `status` or the bytes `raw`;
+    `requests` counts them.
+    """
 
     def __init__(self, content: bytes = b"") -> None:
         self.content = content
@@ -44,7 +48,9 @@ class Server:
         self.before_answer: Callable[[], object] = lambda: None
         self.requests = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.01}
+        )
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._http.server_port}/file.bin"
 
@@ -102,12 +108,18 @@ def load(root, say=lambda text: None, **args):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of the binary version: a hundred black images a file, but for the first, whose bytes are known."""
+    """A folder of the binary version: a hundred black images a file, but for the first,
+    whose bytes are known.
+    """
     folder = tmp_path / ARCHIVE_FOLDER
     folder.mkdir()
-    for number, name in enumerate([*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]):
+    for number, name in enumerate(
+        [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    ):
         with (folder / name).open("wb") as file:
-            file.write(bytes([number]) + bytes([10]) * 1024 + bytes([20]) * 1024 + bytes(range(256)) * 4)
+            file.write(
+                bytes([number]) + bytes([10]) * 1024 + bytes([20]) * 1024 + bytes(range(256)) * 4
+            )
             file.truncate(RECORD_BYTES * RECORDS)
     return folder
 
@@ -118,16 +130,21 @@ def test_a_split_is_its_files(folder, split, classes):
     assert source.info["examples"] == (400 if split == "train" else 100)
     assert not source.info["synthetic"]
     of_batches = torch.cat([batch.classes for batch in source.epoch(0)])
-    assert sorted(of_batches[of_batches > 0].tolist()) == classes  # the first of each file carries its file's number
+    # The first of each file carries its file's number.
+    assert sorted(of_batches[of_batches > 0].tolist()) == classes
 
 
-def test_the_folder_itself_may_be_given_a_limit_takes_the_first_and_training_images_are_augmented(folder):
+def test_the_folder_itself_may_be_given_a_limit_takes_the_first_and_training_images_are_augmented(
+    folder,
+):
     (folder / "test_batch.bin").unlink()  # files of other splits need not be there
     source = load(folder, split="val", limit=3)
     (batch,) = source.epoch(0)
     assert batch.classes.tolist() == [4, 0, 0]
     assert source.info["batch_size"] == 3
-    flat, shifted = (next(load(folder, limit=64, augment=augment).epoch(0)).images for augment in (False, None))
+    flat, shifted = (
+        next(load(folder, limit=64, augment=augment).epoch(0)).images for augment in (False, None)
+    )
     assert flat.unique().numel() == 3 + 256 + 1
     assert not torch.equal(flat, shifted)
 
@@ -137,10 +154,16 @@ def test_the_folder_itself_may_be_given_a_limit_takes_the_first_and_training_ima
     [
         ("data_batch_5.bin", None, "data_batch_5.bin is missing"),
         ("data_batch_5.bin", b"short", "data_batch_5.bin has 5 bytes instead of 307,300"),
-        ("data_batch_5.bin", bytes([200]) * RECORD_BYTES * RECORDS, "is not CIFAR-10: it has a class 200"),
+        (
+            "data_batch_5.bin",
+            bytes([200]) * RECORD_BYTES * RECORDS,
+            "is not CIFAR-10: it has a class 200",
+        ),
     ],
 )
-def test_a_file_that_is_not_whole_is_named_and_nothing_is_fetched(archive, folder, name, data, wrong):
+def test_a_file_that_is_not_whole_is_named_and_nothing_is_fetched(
+    archive, folder, name, data, wrong
+):
     (folder / name).unlink() if data is None else (folder / name).write_bytes(data)
     with pytest.raises(UserError, match=wrong):
         load(folder.parent, split="val", on_missing="synthetic")
@@ -187,18 +210,25 @@ def test_the_archive_is_fetched_unpacked_and_read(archive, tmp_path):
     assert batch.classes.tolist() == [7] + [0] * 19
     assert not source.info["synthetic"]
     assert said[0] == f"fetching {archive.url}"
-    assert [path.name for path in (tmp_path / "new" / "root" / ARCHIVE_FOLDER).iterdir()] == ["data_batch_5.bin"]
+    assert [path.name for path in (tmp_path / "new" / "root" / ARCHIVE_FOLDER).iterdir()] == [
+        "data_batch_5.bin"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("name", "link"), [("../outside.bin", ""), (f"{ARCHIVE_FOLDER}/data_batch_4.bin", "/etc/hostname")]
+    ("name", "link"),
+    [("../outside.bin", ""), (f"{ARCHIVE_FOLDER}/data_batch_4.bin", "/etc/hostname")],
 )
-def test_an_archive_that_leads_outside_its_folder_is_refused(archive, tmp_path, monkeypatch, name, link):
+def test_an_archive_that_leads_outside_its_folder_is_refused(
+    archive, tmp_path, monkeypatch, name, link
+):
     member = tarfile.TarInfo(name)
     member.type, member.linkname = (tarfile.SYMTYPE if link else tarfile.REGTYPE), link
     archive.content = packed(member)
     monkeypatch.setattr(module, "ARCHIVE_MD5", archive.md5)
-    with pytest.raises(UserError, match=r"the download failed: .*(outside|a link to an absolute path)"):
+    with pytest.raises(
+        UserError, match=r"the download failed: .*(outside|a link to an absolute path)"
+    ):
         load(tmp_path / "root")
     assert not list(tmp_path.rglob("outside.bin")) + list(tmp_path.rglob("data_batch_4.bin"))
 
@@ -212,7 +242,9 @@ def test_an_archive_that_leads_outside_its_folder_is_refused(archive, tmp_path, 
         ("ARCHIVE_URL", "http://127.0.0.1:1/file.bin", "refused"),
     ],
 )
-def test_a_download_that_fails_leaves_no_images_and_says_why(archive, tmp_path, monkeypatch, name, value, wrong):
+def test_a_download_that_fails_leaves_no_images_and_says_why(
+    archive, tmp_path, monkeypatch, name, value, wrong
+):
     monkeypatch.setattr(module, name, value)
     given_up = threading.Event()
     if name == "TIMEOUT_SECONDS":
@@ -220,12 +252,23 @@ def test_a_download_that_fails_leaves_no_images_and_says_why(archive, tmp_path, 
     with pytest.raises(UserError, match=f"the download failed: .*{wrong}"):
         load(tmp_path)
     given_up.set()
-    assert not list(tmp_path.rglob("*.tar.gz")) + list(tmp_path.rglob("data_batch*")) + list(tmp_path.rglob("file.bin"))
+    assert (
+        not list(tmp_path.rglob("*.tar.gz"))
+        + list(tmp_path.rglob("data_batch*"))
+        + list(tmp_path.rglob("file.bin"))
+    )
 
 
 CONTENT = bytes(range(256)) * 16
 LARGEST = 1 << 14
-STATUS = [b"HTTP/1.1 200 OK", b"HTTP/1.1 206 Partial", b"HTTP/1.1 302 Found", b"HTTP/1.1 500 \x1b[31m", b"HTTP/9", b""]
+STATUS = [
+    b"HTTP/1.1 200 OK",
+    b"HTTP/1.1 206 Partial",
+    b"HTTP/1.1 302 Found",
+    b"HTTP/1.1 500 \x1b[31m",
+    b"HTTP/9",
+    b"",
+]
 LINES = [
     b"Transfer-Encoding: chunked",
     b"Content-Encoding: gzip",
@@ -235,7 +278,10 @@ LINES = [
     b"Location: http://127.0.0.1:99999999/",
     b": no name",
     b"X: " + b"x" * 70_000,
-    *(b"Content-Length: " + number for number in (b"abc", b"-5", b"", b"9" * 5_000, "٣".encode(), b"0")),
+    *(
+        b"Content-Length: " + number
+        for number in (b"abc", b"-5", b"", b"9" * 5_000, "٣".encode(), b"0")
+    ),
 ]
 
 
@@ -245,13 +291,25 @@ def test_whatever_it_answers(server, tmp_path, monkeypatch, seeds):
     monkeypatch.setattr(module, "TIMEOUT_SECONDS", LIMIT)
     for seed in seeds:
         chance = random.Random(seed)
-        body = chance.choice([CONTENT, CONTENT[: chance.randrange(len(CONTENT))], 2 * CONTENT, b"", 99 * CONTENT])
+        body = chance.choice(
+            [CONTENT, CONTENT[: chance.randrange(len(CONTENT))], 2 * CONTENT, b"", 99 * CONTENT]
+        )
         status = STATUS[0] if chance.random() < 0.7 else chance.choice(STATUS)
-        head = [status, b"Content-Length: %d" % len(CONTENT), *chance.choices(LINES, k=chance.randrange(3))]
-        answer = b"\r\n".join(head[:: chance.choice([1, 2])]) + chance.choice([b"\r\n\r\n", b"\n\n", b""]) + body
+        head = [
+            status,
+            b"Content-Length: %d" % len(CONTENT),
+            *chance.choices(LINES, k=chance.randrange(3)),
+        ]
+        answer = (
+            b"\r\n".join(head[:: chance.choice([1, 2])])
+            + chance.choice([b"\r\n\r\n", b"\n\n", b""])
+            + body
+        )
         server.raw = garbled(answer, chance) if chance.random() < 0.3 else answer
         try:
-            module.download(server.url, tmp_path / "f", hashlib.md5(CONTENT).hexdigest(), LARGEST, print)
+            module.download(
+                server.url, tmp_path / "f", hashlib.md5(CONTENT).hexdigest(), LARGEST, print
+            )
         except (OSError, HTTPException, ValueError):
             assert not (tmp_path / "f").exists(), f"seed {seed}"
         else:
@@ -294,7 +352,10 @@ def test_an_archive_put_there_by_hand_is_unpacked_without_the_network(archive, t
 
 def test_many_at_once_fetch_once(archive, tmp_path):
     loaded = []
-    threads = [threading.Thread(target=lambda: loaded.append(load(tmp_path, split="val"))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: loaded.append(load(tmp_path, split="val")))
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -310,7 +371,13 @@ def test_synthetic_images_take_their_place_only_when_asked_and_say_so(archive, t
         load(tmp_path, download=False)
     with pytest.raises(UserError) as error:
         load(tmp_path, said.append)
-    for part in (str(tmp_path), str(tmp_path / ARCHIVE_FOLDER), "Error 404", archive.url, 'on_missing = "synthetic"'):
+    for part in (
+        str(tmp_path),
+        str(tmp_path / ARCHIVE_FOLDER),
+        "Error 404",
+        archive.url,
+        'on_missing = "synthetic"',
+    ):
         assert part in str(error.value)
     source = load(tmp_path, said.append, split="val", limit=20, on_missing="synthetic")
     assert source.info["synthetic"]
@@ -321,7 +388,8 @@ def test_synthetic_images_take_their_place_only_when_asked_and_say_so(archive, t
 
 def same(ours, theirs):
     return len(ours) == len(theirs) and all(
-        torch.equal(a.images, b.images) and torch.equal(a.classes, b.classes) for a, b in zip(ours, theirs, strict=True)
+        torch.equal(a.images, b.images) and torch.equal(a.classes, b.classes)
+        for a, b in zip(ours, theirs, strict=True)
     )
 
 
@@ -329,7 +397,9 @@ def test_training_leaves_out_what_fills_no_batch_and_validation_keeps_it():
     training, validation = make(), make(training=False, augment=False)
     batches = list(training.epoch(0))
     assert [len(batch.classes) for batch in batches] == [16, 16, 16]
-    assert len(torch.cat([batch.classes for batch in batches]).unique()) == 48, "each image is shown once"
+    assert len(torch.cat([batch.classes for batch in batches]).unique()) == 48, (
+        "each image is shown once"
+    )
     assert batches[0].images.is_contiguous(memory_format=torch.channels_last)
     assert [len(batch.classes) for batch in validation.epoch(0)] == [16, 16, 16, 2]
     assert (len(training), len(validation)) == (3, 4)
@@ -343,14 +413,19 @@ def test_ranks_share_every_batch_augmented_as_it_would_be():
         parts = [make(training=training, rank=rank, world=3) for rank in range(3)]
         shares = [list(part.epoch(1)) for part in parts]
         assert [len(share) for share in shares] == [len(sizes)] * 3
-        assert [[part.global_batch_size(index) for index in range(3)] for part in parts] == [sizes] * 3
+        assert [[part.global_batch_size(index) for index in range(3)] for part in parts] == [
+            sizes
+        ] * 3
         assert [[part.batch_size(k) for k in range(3)] for part in parts] == [
             [len(batch.classes) for batch in share] for share in shares
         ]
         whole = [torch.cat(all_of) for all_of in zip(*alone.epoch(1), strict=True)]
         for rank, share in enumerate(shares):
             begins = [sum(sizes[:k]) for k in range(3)]
-            expected = [Batch(*(of[b : b + n][rank::3] for of in whole)) for b, n in zip(begins, sizes, strict=True)]
+            expected = [
+                Batch(*(of[b : b + n][rank::3] for of in whole))
+                for b, n in zip(begins, sizes, strict=True)
+            ]
             assert same(share, expected)
 
 
@@ -364,7 +439,9 @@ def test_a_sample_is_the_first_pictures_as_they_are():
 
 
 def _reflected_shifts(image):
-    """Every shift by up to two pixels of an image (3, side, side), and its mirror's, by shift and side."""
+    """Every shift by up to two pixels of an image (3, side, side), and its mirror's,
+    by shift and side.
+    """
     side = image.shape[1]
     padded = np.pad(image, ((0, 0), (2, 2), (2, 2)), mode="reflect")
     for down in range(5):
@@ -378,7 +455,9 @@ def _augmentation(batch: Batch, originals) -> dict[int, tuple[int, int, bool]]:
     """Say for each class (so, image) in the batch how it was augmented."""
     result = {}
     for image, number in zip(batch.images.numpy(), batch.classes.tolist(), strict=True):
-        (result[number],) = [how for how, w in _reflected_shifts(originals[number]) if np.allclose(w, image)]
+        (result[number],) = [
+            how for how, w in _reflected_shifts(originals[number]) if np.allclose(w, image)
+        ]
     return result
 
 
@@ -415,7 +494,10 @@ def test_synthetic_images_say_so_and_depend_on_their_split_alone():
     assert lines == ["SYNTHETIC val: generating 7 images"]
     sources = drawn("val"), drawn("val", seed=5), drawn("test")
     for source in sources:
-        assert torch.cat([batch.classes for batch in source.epoch(0)]).bincount().tolist() == [100] * 10
+        assert (
+            torch.cat([batch.classes for batch in source.epoch(0)]).bincount().tolist()
+            == [100] * 10
+        )
     one, other_seed, other_split = (source.sample(100) for source in sources)
     assert torch.equal(one, other_seed)
     assert not torch.equal(one, other_split)

@@ -1,4 +1,6 @@
-"""The image of Gaussians and the small GPT: what they compute, what they train on, and runs that are resumed."""
+"""The image of Gaussians and the small GPT: what they compute, what they train on,
+and runs that are resumed.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,7 +47,9 @@ def test_a_colour_is_the_sum_of_what_each_gaussian_has_there(gaussians: Gaussian
         expected = torch.zeros(3)
         for k in range(5):
             angle = gaussians.rotation[k, 0]
-            axes = torch.stack((torch.stack((angle.cos(), angle.sin())), torch.stack((-angle.sin(), angle.cos()))))
+            axes = torch.stack(
+                (torch.stack((angle.cos(), angle.sin())), torch.stack((-angle.sin(), angle.cos())))
+            )
             along = axes @ (place - gaussians.position[k]) / gaussians.scaling[k].exp()
             expected = expected + gaussians.colour[k] * (-0.5 * along.square().sum()).exp()
         torch.testing.assert_close(drawn, expected)
@@ -54,13 +58,22 @@ def test_a_colour_is_the_sum_of_what_each_gaussian_has_there(gaussians: Gaussian
 def test_appended_rows_begin_without_averages_and_dropped_ones_take_theirs_along() -> None:
     torch.manual_seed(0)
     model = Gaussians(4)
-    optimizer = torch.optim.Adam([{"params": [model.position]}, {"params": [*model.parameters()][1:], "lr": 0.1}])
+    optimizer = torch.optim.Adam(
+        [{"params": [model.position]}, {"params": [*model.parameters()][1:], "lr": 0.1}]
+    )
     model(compute_positions(3, 3)).sum().backward()
     optimizer.step()
-    before = {name: (p.detach().clone(), optimizer.state[p]["exp_avg"].clone()) for name, p in model.named_parameters()}
+    before = {
+        name: (p.detach().clone(), optimizer.state[p]["exp_avg"].clone())
+        for name, p in model.named_parameters()
+    }
     fired: list[tuple[str, int]] = []
-    run: Any = SimpleNamespace(model=model, optimizer=optimizer, fire=lambda *point: fired.append(point))
-    Painting().densify(run, {name: torch.ones(2, *p.shape[1:]) for name, p in model.named_parameters()})
+    run: Any = SimpleNamespace(
+        model=model, optimizer=optimizer, fire=lambda *point: fired.append(point)
+    )
+    Painting().densify(
+        run, {name: torch.ones(2, *p.shape[1:]) for name, p in model.named_parameters()}
+    )
     assert fired == [("after_densify", 2)]
     assert len(model) == 6
     assert [p for group in optimizer.param_groups for p in group["params"]] == [*model.parameters()]
@@ -93,7 +106,11 @@ def test_a_run_resumed_across_changes_of_their_number_ends_like_the_one_left_alo
     trained: Trained, tmp_path: Path, train_here: Train
 ) -> None:
     alone = trained(*SMALL, pipeline=PIPELINE)
-    counts = [record["v"]["gaussians"] for record in records(alone, "scalars") if "gaussians" in record["v"]]  # type: ignore[index, operator]
+    counts = [
+        record["v"]["gaussians"]
+        for record in records(alone, "scalars")
+        if "gaussians" in record["v"]
+    ]  # type: ignore[index, operator]
     assert len(counts) == 6
     assert any(count != 24 + 8 * k for k, count in enumerate(counts, 1)), "nothing was pruned"
     for saved in (10, 35):
@@ -122,7 +139,9 @@ def test_the_shipped_pipeline_reaches_what_it_says(trained: Trained) -> None:
 def test_places_are_those_of_pixels_and_all_of_them_are_validated() -> None:
     train, val = picture(), picture("val")
     assert train.image.shape == (16, 24, 3)
-    torch.testing.assert_close(train.places[[0, -1]], torch.tensor([[-23 / 24, -15 / 16], [23 / 24, 15 / 16]]))
+    torch.testing.assert_close(
+        train.places[[0, -1]], torch.tensor([[-23 / 24, -15 / 16], [23 / 24, 15 / 16]])
+    )
     assert 0 <= train.image.min() < train.image.max() <= 1
     assert (len(train), len(val), val.info["examples"]) == (5, 4, 384)
     colours = torch.cat([colours for _, colours in val.epoch(0)])
@@ -149,11 +168,16 @@ def test_all_ranks_call_the_model_and_the_first_logs_what_it_makes() -> None:
     """Where the model is sharded, a call of it waits for all ranks."""
     logged, called = [], []
     picture = SimpleNamespace(places=compute_positions(4, 4), image=torch.zeros(4, 4, 3))
-    for model, hook in ((Gaussians(3), Render()), (CharGPT(context=8, width=16, layers=1, heads=2), Sample(count=5))):
+    for model, hook in (
+        (Gaussians(3), Render()),
+        (CharGPT(context=8, width=16, layers=1, heads=2), Sample(count=5)),
+    ):
         model.register_forward_pre_hook(lambda *_: called.append(1))
         assert hook.ranks == "all"
         for rank in (0, 1):
-            run: Any = SimpleNamespace(model=model, data={"train": picture}, iter=0, rank=rank, device="cpu")
+            run: Any = SimpleNamespace(
+                model=model, data={"train": picture}, iter=0, rank=rank, device="cpu"
+            )
             run.metric = lambda name: 20.0
             run.log_image = run.log_text = lambda name, *_, rank=rank: logged.append((rank, name))
             if isinstance(hook, Render):
@@ -201,8 +225,12 @@ def test_it_writes_beyond_its_context_and_disturbs_no_other_random_number(model:
         assert torch.equal(torch.get_rng_state(), before)
         assert len(written) == 22
         assert decode(written).startswith("ab")
-        assert torch.equal(written, write(model, encode("ab"), 20, temperature=1.0, context=8, seed=3))
-        assert not torch.equal(written, write(model, encode("ab"), 20, temperature=1.0, context=8, seed=4))
+        assert torch.equal(
+            written, write(model, encode("ab"), 20, temperature=1.0, context=8, seed=3)
+        )
+        assert not torch.equal(
+            written, write(model, encode("ab"), 20, temperature=1.0, context=8, seed=4)
+        )
     assert decode(encode("naïve → ✓")) == "naïve → ✓"
     assert decode(torch.tensor([72, 105, 255])) == "Hi�"
 
@@ -215,7 +243,9 @@ def test_each_epoch_cuts_the_text_anew_and_takes_each_window_once(tmp_path: Path
     windows = [decode(row) for batch in train.epoch(3) for row in batch]
     assert len(windows) == 44  # what does not fill a batch of four is left out
     assert all(len(window) == 8 and window in whole for window in windows)
-    starts = sorted(whole.find(window) % 7 for window in windows if whole.find(window) == whole.rfind(window))
+    starts = sorted(
+        whole.find(window) % 7 for window in windows if whole.find(window) == whole.rfind(window)
+    )
     assert len(set(starts)) <= 1
     assert "".join(decode(row[:7]) for batch in val.epoch(0) for row in batch) == whole[342:377]
 
@@ -231,7 +261,9 @@ def test_several_files_are_one_text_and_what_is_missing_is_told(tmp_path: Path) 
         text(tmp_path, split="val", batch_size=64)
 
 
-def test_a_run_learns_counts_tokens_and_is_resumed(trained: Trained, tmp_path: Path, train_here: Train) -> None:
+def test_a_run_learns_counts_tokens_and_is_resumed(
+    trained: Trained, tmp_path: Path, train_here: Train
+) -> None:
     (tmp_path / "text.txt").write_text(SENTENCE * 50)
     text = f"data.train.args.path={tmp_path / 'text.txt'}"
     alone = trained(*SMALL_GPT, text, "hooks.checkpoint.args.keep=9", pipeline=GPT)
@@ -239,7 +271,9 @@ def test_a_run_learns_counts_tokens_and_is_resumed(trained: Trained, tmp_path: P
     assert losses[-1] < losses[0] < 5.6  # from log 256 = 5.55
     samples = records(alone, "text")
     assert [record["it"] for record in samples] == [8, 16, 24]
-    assert all(str(record["text"]).startswith("the ") and record["hook"] == "sample" for record in samples)
+    assert all(
+        str(record["text"]).startswith("the ") and record["hook"] == "sample" for record in samples
+    )
     assert any("tokens_per_s" in record["v"] for record in records(alone, "scalars"))  # type: ignore[operator]
     assert_same_end(alone, rest_of(alone, 8, tmp_path / "resumed", train_here))
 

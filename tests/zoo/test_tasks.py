@@ -1,4 +1,6 @@
-"""Tasks, nets and points of the zoo: what they compute, and how they start; what every source of data keeps to."""
+"""Tasks, nets and points of the zoo: what they compute, and how they start;
+what every source of data keeps to.
+"""
 
 import math
 from types import SimpleNamespace
@@ -19,7 +21,9 @@ from tests.support.image_data import picture, text
 
 
 class LeftColumn(nn.Module):
-    """Scores the classes by what stands in the leftmost column: an image and its mirror get different logits."""
+    """Scores the classes by what stands in the leftmost column:
+    an image and its mirror get different logits.
+    """
 
     def forward(self, images):
         return images[:, :, :, 0].mean(2)
@@ -31,7 +35,9 @@ def trained(model):
 
 @pytest.fixture
 def batch():
-    return torch.randn(5, 4, 6, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 0])
+    return torch.randn(5, 4, 6, 6, generator=torch.Generator().manual_seed(0)), torch.tensor(
+        [0, 1, 2, 3, 0]
+    )
 
 
 def test_a_step_gives_loss_logits_and_target(batch):
@@ -39,11 +45,17 @@ def test_a_step_gives_loss_logits_and_target(batch):
     logits = batch[0][:, :, :, 0].mean(2)
     assert torch.equal(outputs["logits"], logits)
     assert torch.equal(outputs["target"], batch[1])
-    wanted = torch.stack([row.logsumexp(0) - row[c] for row, c in zip(logits, batch[1], strict=True)]).mean()
+    wanted = torch.stack(
+        [row.logsumexp(0) - row[c] for row, c in zip(logits, batch[1], strict=True)]
+    ).mean()
     assert outputs["loss"].item() == pytest.approx(wanted.item(), rel=1e-5)
     sure = torch.tensor([[100.0, 0.0, 0.0, 0.0]])
-    smoothed = Classification(label_smoothing=0.2).step(trained(nn.Identity()), (sure, torch.tensor([0])))
-    assert smoothed["loss"].item() == pytest.approx(0.2 * 3 / 4 * 100, rel=1e-5), "spread over all classes"
+    smoothed = Classification(label_smoothing=0.2).step(
+        trained(nn.Identity()), (sure, torch.tensor([0]))
+    )
+    assert smoothed["loss"].item() == pytest.approx(0.2 * 3 / 4 * 100, rel=1e-5), (
+        "spread over all classes"
+    )
     half = torch.zeros(2, 10, dtype=torch.bfloat16)
     loss = Classification().step(trained(nn.Identity()), (half, torch.tensor([1, 2])))["loss"]
     assert loss.dtype == torch.float32
@@ -51,7 +63,9 @@ def test_a_step_gives_loss_logits_and_target(batch):
 
 
 class SameMemory(LeftColumn):
-    """Gives every output in the memory of the last one, as a network does that is compiled to CUDA graphs."""
+    """Gives every output in the memory of the last one,
+    as a network does that is compiled to CUDA graphs.
+    """
 
     def forward(self, images):
         if not hasattr(self, "output"):
@@ -70,7 +84,9 @@ def test_flip_at_test_averages_an_image_with_its_mirror_and_leaves_training_alon
     assert torch.allclose(there["logits"], sum(training) / 2)
 
 
-@pytest.mark.parametrize(("loss", "wanted"), [("mse", (1 + 9) / 2), ("mae", (1 + 3) / 2), ("huber", (0.5 + 2.5) / 2)])
+@pytest.mark.parametrize(
+    ("loss", "wanted"), [("mse", (1 + 9) / 2), ("mae", (1 + 3) / 2), ("huber", (0.5 + 2.5) / 2)]
+)
 def test_regression_is_the_distance_to_the_target(loss, wanted):
     task, batch = Regression(loss), (torch.tensor([1.0, 3.0]), torch.zeros(2))
     assert task.step(trained(nn.Identity()), batch)["loss"].item() == pytest.approx(wanted)
@@ -95,14 +111,26 @@ X = torch.zeros(2, 3)
             (X, X[:, 0]),
             r"the target of data.val is float32 \(2,\), and the model returns float32 \(2, 3\)",
         ),
-        (Classification(), (X, X[0]), r"the target of data.val is float32 \(3,\), the logits are float32 \(2, 3\): "),
-        (Classification(), (X, torch.tensor([1, 3])), r"int64 \(2,\), the logits are .* Target 3 is out of bounds"),
+        (
+            Classification(),
+            (X, X[0]),
+            r"the target of data.val is float32 \(3,\), the logits are float32 \(2, 3\): ",
+        ),
+        (
+            Classification(),
+            (X, torch.tensor([1, 3])),
+            r"int64 \(2,\), the logits are .* Target 3 is out of bounds",
+        ),
         (
             Classification(),
             (X, ["cat", "dog", "cat"]),
             r"data.val is \[float32 \(2, 3\), \[str, str, …\]\], and this task",
         ),
-        (Classification(), {"x": X, "y": X}, "a batch of data.val is a dict of x, y, and this task needs inputs and a"),
+        (
+            Classification(),
+            {"x": X, "y": X},
+            "a batch of data.val is a dict of x, y, and this task needs inputs and a",
+        ),
     ],
 )
 def test_a_batch_that_a_task_cannot_use_is_named_with_its_data_and_shapes(task, batch, message):
@@ -119,7 +147,9 @@ def test_a_model_that_returns_no_tensor_is_refused_by_its_name(task, batch):
             return inputs, 1
 
     for step in (task.step, getattr(task, "evaluate", task.step)):
-        with pytest.raises(UserError, match="the model Pair returns a tuple, and this task needs a tensor"):
+        with pytest.raises(
+            UserError, match="the model Pair returns a tuple, and this task needs a tensor"
+        ):
             step(trained(Pair()), batch)
 
 
@@ -136,10 +166,14 @@ def test_a_language_model_is_asked_for_the_next_token():
     assert torch.equal(outputs["target"], tokens[:, 1:])
     assert outputs["logits"].shape == (2, 3, 5)
     assert outputs["loss"].item() == pytest.approx(0, abs=1e-6)
-    assert LanguageModelling().step(trained(Bigram()), tokens.flip(1))["loss"].item() == pytest.approx(50, rel=1e-4)
+    assert LanguageModelling().step(trained(Bigram()), tokens.flip(1))[
+        "loss"
+    ].item() == pytest.approx(50, rel=1e-4)
     pair = torch.tensor([[0, 1, 2]]), torch.tensor([[1, 0, -100]])
     loss = LanguageModelling().step(trained(Bigram()), pair)["loss"].item()
-    assert loss == pytest.approx(25, rel=1e-4), "the mean of a right and a wrong one: -100 counts for nothing"
+    assert loss == pytest.approx(25, rel=1e-4), (
+        "the mean of a right and a wrong one: -100 counts for nothing"
+    )
     assert LanguageModelling().metrics({"loss": math.log(10)})["perplexity"] == pytest.approx(10)
     assert LanguageModelling().metrics({"loss": 1e6})["perplexity"] == math.inf
 
@@ -158,19 +192,27 @@ def images():
 
 
 def run(model, images, done=0):
-    return SimpleNamespace(model=model, iter=done, data={"train": SimpleNamespace(sample=lambda count: images)})
+    return SimpleNamespace(
+        model=model, iter=done, data={"train": SimpleNamespace(sample=lambda count: images)}
+    )
 
 
-def test_the_net_gives_logits_starts_as_it_should_and_trains_all_but_whitening_and_scales(net) -> None:
+def test_the_net_gives_logits_starts_as_it_should_and_trains_all_but_whitening_and_scales(
+    net,
+) -> None:
     for side in (32, 16):
         assert net(torch.randn(2, 3, side, side)).shape == (2, 7)
-    assert sum(p.numel() for p in AirNet((64, 256, 256)).parameters()) == pytest.approx(1.97e6, rel=0.01)
+    assert sum(p.numel() for p in AirNet((64, 256, 256)).parameters()) == pytest.approx(
+        1.97e6, rel=0.01
+    )
     conv = net.groups[1].conv1
     x = torch.randn(1, 8, 9, 9)
     assert torch.allclose(conv(x)[:, :8], x, atol=1e-6)
     assert not torch.allclose(conv(x)[:, 8:], x, atol=0.1)
     fixed = {name for name, p in net.named_parameters() if not p.requires_grad}
-    assert fixed == {"whiten.weight"} | {f"groups.{g}.norm{n}.weight" for g in range(3) for n in (1, 2)}
+    assert fixed == {"whiten.weight"} | {
+        f"groups.{g}.norm{n}.weight" for g in range(3) for n in (1, 2)
+    }
     net(torch.randn(4, 3, 32, 32)).sum().backward()
     assert all(p.grad is not None for name, p in net.named_parameters() if name not in fixed)
 
@@ -218,7 +260,9 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
-def test_an_epoch_is_a_function_of_the_seed_and_its_number_and_can_be_entered_anywhere(make, tmp_path):
+def test_an_epoch_is_a_function_of_the_seed_and_its_number_and_can_be_entered_anywhere(
+    make, tmp_path
+):
     whole = list(make(0, tmp_path).epoch(2))
     assert len(whole) == len(make(0, tmp_path)) > 2
     torch.manual_seed(99)
@@ -243,5 +287,7 @@ def test_a_classification_weighs_the_targets_that_count() -> None:
     task = Classification()
     assert task.batch_weight((images, torch.tensor([1, -100, 0]))) == 2
     assert task.batch_weight((images, torch.full((3, 4), 0.25))) == 3, "shares of classes"
-    assert task.batch_weight((images, torch.tensor([[0, -100], [1, 1], [2, -100]]))) == 4, "a class a pixel"
+    assert task.batch_weight((images, torch.tensor([[0, -100], [1, 1], [2, -100]]))) == 4, (
+        "a class a pixel"
+    )
     assert task.batch_weight({"images": images}) == 3, "of a task that is derived from it"

@@ -1,1 +1,4 @@
-"""A plan, drawn: text for a terminal, SVG and HTML, Mermaid and DOT. Functions from a plan to a string."""
+"""A plan, drawn: text for a terminal, SVG and HTML, Mermaid and DOT.
+
+Functions from a plan to a string.
+"""

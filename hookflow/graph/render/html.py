@@ -17,16 +17,25 @@ from hookflow.graph.render.text import (
 )
 
 _PAGE_STYLE = """\
-:root { --page: #ffffff; --ink: #1b1f24; --dim: #59616b; --edge: #c9cdd4; --mark: #fff1c2; color-scheme: light dark; }
+:root {
+  --page: #ffffff; --ink: #1b1f24; --dim: #59616b; --edge: #c9cdd4; --mark: #fff1c2;
+  color-scheme: light dark;
+}
 @media (prefers-color-scheme: dark) {
   :root { --page: #15181c; --ink: #e8eaed; --dim: #a6adb7; --edge: #444b55; --mark: #4a3f1a; }
 }
 @page { margin: 14mm; }
-body { margin: 24px; background: var(--page); color: var(--ink); font: 14px/1.45 system-ui, "DejaVu Sans", sans-serif; }
+body {
+  margin: 24px; background: var(--page); color: var(--ink);
+  font: 14px/1.45 system-ui, "DejaVu Sans", sans-serif;
+}
 .picture { margin: 0 -16px; overflow-x: auto; }
 h2 { margin: 28px 0 8px; font-size: 15px; }
 table { border-collapse: collapse; }
-th, td { padding: 4px 18px 4px 0; border-bottom: 1px solid var(--edge); text-align: left; vertical-align: top; }
+th, td {
+  padding: 4px 18px 4px 0; border-bottom: 1px solid var(--edge);
+  text-align: left; vertical-align: top;
+}
 th { font-weight: 600; white-space: nowrap; }
 td { overflow-wrap: break-word; }
 .plan .hook, .plan .around, tr[data-hook] { cursor: pointer; }
@@ -66,7 +75,9 @@ document.addEventListener("click", (event) => {
 
 
 def as_html(plan: Plan, title: str = "", times: Mapping[int, str] = MappingProxyType({})) -> str:
-    """Draw every point that has bindings, of a run with what they took, and list hooks, firings and edges."""
+    """Draw every point that has bindings, of a run with what they took, and list hooks,
+    firings and edges.
+    """
     return "\n".join(_render_page(plan, title or title_of(plan), times))
 
 
@@ -76,11 +87,21 @@ def _render_page(plan: Plan, title: str, times: Mapping[int, str]) -> Iterator[s
     yield '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
     yield f"<style>\n{_PAGE_STYLE}\n</style></head>"
     yield f'<body>\n<figure class="picture">\n{as_svg(plan, title, times)}\n</figure>'
-    yield from _table("Hooks", "hook, what it is, made of, phase, on error, declared", {"hook": 0}, _hook_rows(plan))
     yield from _table(
-        "Firings, in their order", "point, hook, method, when, slots", {"hook": 1}, _iter_firing_rows(plan)
+        "Hooks",
+        "hook, what it is, made of, phase, on error, declared",
+        {"hook": 0},
+        _hook_rows(plan),
     )
-    yield from _table("Edges", "point, first, then, why, source", {"first": 1, "then": 2}, _edge_rows(plan))
+    yield from _table(
+        "Firings, in their order",
+        "point, hook, method, when, slots",
+        {"hook": 1},
+        _iter_firing_rows(plan),
+    )
+    yield from _table(
+        "Edges", "point, first, then, why, source", {"first": 1, "then": 2}, _edge_rows(plan)
+    )
     yield from _list("Edges that gave way", edges_that_gave_way(plan))
     yield from _list("Warnings", map(_describe_problem, plan.warnings))
     yield from _list("Notes", map(_describe_problem, plan.notes))
@@ -96,12 +117,24 @@ def _hook_rows(plan: Plan) -> Iterator[list[str]]:
 def _iter_firing_rows(plan: Plan) -> Iterator[list[str]]:
     for binding in plan.bindings:
         call = f"{binding.method}({', '.join(binding.takes)})"
-        yield [binding.point, binding.hook, call, ", ".join(list_marks(plan, binding)), ", ".join(list_slots(binding))]
+        yield [
+            binding.point,
+            binding.hook,
+            call,
+            ", ".join(list_marks(plan, binding)),
+            ", ".join(list_slots(binding)),
+        ]
 
 
 def _edge_rows(plan: Plan) -> Iterator[list[str]]:
     for edge in plan.edges:
-        yield [edge.point, edge.first, edge.then, EDGE_KIND_TEXTS[edge.kind], format_edge_place(edge)]
+        yield [
+            edge.point,
+            edge.first,
+            edge.then,
+            EDGE_KIND_TEXTS[edge.kind],
+            format_edge_place(edge),
+        ]
 
 
 def _describe_problem(problem: Problem) -> str:
@@ -113,8 +146,12 @@ def _describe_problem(problem: Problem) -> str:
     return plain(" ".join(parts))
 
 
-def _table(name: str, heads: str, data: Mapping[str, int], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield a table, if it has rows; `data` are the columns that are attributes of a row, too, by their names."""
+def _table(
+    name: str, heads: str, data: Mapping[str, int], rows: Iterable[Sequence[str]]
+) -> Iterator[str]:
+    """Yield a table, if it has rows; `data` are the columns that are attributes of a row,
+    too, by their names.
+    """
     body = []
     for row in rows:
         attributes = "".join(f' data-{key}="{escape(row[column])}"' for key, column in data.items())

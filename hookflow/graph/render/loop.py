@@ -28,7 +28,11 @@ OPENING_POINTS = {
 }
 """By the first point of a round its name."""
 
-CLOSING_POINTS = {"after_train": "epoch", "after_train_epoch": "iteration", "before_save_checkpoint": "validation"}
+CLOSING_POINTS = {
+    "after_train": "epoch",
+    "after_train_epoch": "iteration",
+    "before_save_checkpoint": "validation",
+}
 CLOSING_POINTS |= {"before_predict": "test", "on_exception": "prediction"}
 """By the first point behind a round its name."""
 
@@ -46,10 +50,12 @@ PERMANENT_ROUNDS = ("epoch", "iteration")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A round, a phase, or a point with the binding that fires there; `within` are the rounds around it.
+    """A round, a phase, or a point with the binding that fires there; `within` are the rounds
+    around it.
 
-    `first`: the row names its point, which rows below share. A point to which nothing is bound has no binding. `lanes`
-    are the edges to others of the point, `rail` the arounds and the threads of offloaded hooks that pass.
+    `first`: the row names its point, which rows below share. A point to which nothing is bound has
+    no binding. `lanes` are the edges to others of the point, `rail` the arounds and the threads of
+    offloaded hooks that pass.
     """
 
     kind: Literal["round", "phase", "point"]
@@ -61,14 +67,22 @@ class Row:
     rail: str = ""
 
 
-def make_rows(plan: Plan, *, idle: bool = False, only: Collection[int] | None = None, lanes: int = 8) -> list[Row]:
+def make_rows(
+    plan: Plan, *, idle: bool = False, only: Collection[int] | None = None, lanes: int = 8
+) -> list[Row]:
     """Return the rows from the first point to the last; `idle` ones too, to which nothing is bound.
 
-    `only` the bindings of these ids are shown, without edges: those to others would lead nowhere. There are `lanes` of
-    edges at most.
+    `only` the bindings of these ids are shown, without edges: those to others would lead nowhere.
+    There are `lanes` of edges at most.
     """
     every = _bound(plan)
-    rail_of = dict(zip((binding.id for binding in every), draw_rails(every, 4, iter_threads(plan, every)), strict=True))
+    rail_of = dict(
+        zip(
+            (binding.id for binding in every),
+            draw_rails(every, 4, iter_threads(plan, every)),
+            strict=True,
+        )
+    )
     drawn: list[Row] = []
     rounds = _OpenRounds()
     for point in plan.points:
@@ -91,14 +105,18 @@ def make_rows(plan: Plan, *, idle: bool = False, only: Collection[int] | None = 
             rail = ""
             if only is None:
                 rail = rail_of[binding.id]
-            drawn.append(Row("point", point.name, within, binding, number == 0, edges[number], rail))
+            drawn.append(
+                Row("point", point.name, within, binding, number == 0, edges[number], rail)
+            )
         if idle and not bound:
             drawn.append(Row("point", point.name, within))
     return drawn
 
 
 class _OpenRounds:
-    """The rounds around a point, the outermost first; each is hidden until there is something in it."""
+    """The rounds around a point, the outermost first;
+    each is hidden until there is something in it.
+    """
 
     def __init__(self) -> None:
         self.within: list[str] = []
@@ -135,7 +153,9 @@ PHASE_MARKS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": 
 
 
 def label(row: Row, name: str = "") -> str:
-    """Return the text of the first column: as many strokes as there are rounds around it, and its name."""
+    """Return the text of the first column: as many strokes as there are
+    rounds around it, and its name.
+    """
     spine = "┊" * len(row.within)
     name = name or row.name
     if row.kind == "round":

@@ -1,8 +1,9 @@
-"""A plan as a picture that stands alone: SVG without fonts, scripts or styles from elsewhere, for light and dark.
+"""A plan as a picture that stands alone: SVG without fonts, scripts or styles from elsewhere, for
+light and dark.
 
-It has the columns of the plan as text: points as the loop nests them, edges, hooks in the order of firing, notes, and
-a rail for each `around`. Strokes distinguish the kinds of edges: solid, double, dashed, dotted. A tooltip shows the
-source of an edge. All lengths are in pixels.
+It has the columns of the plan as text: points as the loop nests them, edges, hooks in the order of
+firing, notes, and a rail for each `around`. Strokes distinguish the kinds of edges: solid, double,
+dashed, dotted. A tooltip shows the source of an edge. All lengths are in pixels.
 """
 
 import re
@@ -198,7 +199,10 @@ class _SvgDrawing:
     def _draw_arrow(self, bundle: EdgeBundle, edge: Edge) -> Iterator[str]:
         corners = self.layout.corners(bundle, edge)
         yield f'<g class="edge" data-first="{escape(edge.first)}" data-then="{escape(edge.then)}">'
-        yield _title(f"{edge.first} before {edge.then}: {EDGE_KIND_TEXTS[edge.kind]} ({format_edge_place(edge)})")
+        yield _title(
+            f"{edge.first} before {edge.then}: {EDGE_KIND_TEXTS[edge.kind]}"
+            f" ({format_edge_place(edge)})"
+        )
         yield _stroke(edge.kind, corners)
         if self.layout.is_continued(bundle, edge):
             x, y = corners[2]
@@ -218,7 +222,10 @@ class _SvgDrawing:
         if rail.joins:
             back = f"H{left}"
         path = f'<path class="rail"{style} d="M{left} {top}H{_number(x)}V{bottom}{back}"/>'
-        return f'<g class="around" data-hook="{escape(first.hook)}">\n{_title(rail.title)}\n{path}\n</g>'
+        return (
+            '<g class="around"'
+            f' data-hook="{escape(first.hook)}">\n{_title(rail.title)}\n{path}\n</g>'
+        )
 
     def _iter_legend_lines(self) -> Iterator[LegendLine]:
         """Yield what stands below the picture: what its signs mean, then which edges gave way."""
@@ -228,9 +235,13 @@ class _SvgDrawing:
             if kind in kinds:
                 yield LegendLine(text, kind)
         if any(binding.half != "whole" for binding in self.plan.bindings):
-            yield LegendLine("enters an around, leaves it: the lines on the right join the two", "halves")
+            yield LegendLine(
+                "enters an around, leaves it: the lines on the right join the two", "halves"
+            )
         if any(rail.is_thread for rail, _ in self.layout.rails):
-            yield LegendLine("thick lines on the right: beside the training, until the run waits for the hook")
+            yield LegendLine(
+                "thick lines on the right: beside the training, until the run waits for the hook"
+            )
         width = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
         for sentence in edges_that_gave_way(self.plan):
             for line in wrapped(sentence, width):
@@ -245,13 +256,17 @@ class _SvgDrawing:
                 yield _draw_rect("half", MARGIN + 20, middle + 2, 16, 3, 2)
                 text_x += 46
             elif line.sign:
-                yield _stroke(line.sign, [(MARGIN, middle), (MARGIN + 36, middle)], hollow="hollow below")
+                yield _stroke(
+                    line.sign, [(MARGIN, middle), (MARGIN + 36, middle)], hollow="hollow below"
+                )
                 text_x += 46
             yield _text(text_x, middle + 4, line.text, "note")
 
 
 def _stroke(kind: EdgeKind, corners: list[Position], hollow: str = "hollow") -> str:
-    """Return a line with an arrowhead at its right end, drawn as the kind of edge is; `hollow` is the gap in it."""
+    """Return a line with an arrowhead at its right end, drawn as the kind of edge is;
+    `hollow` is the gap in it.
+    """
     x, y = corners[-1]
     path = _path([*corners[:-1], (x - 6, y)])
     if kind == "file":

@@ -1,4 +1,6 @@
-"""The place of each part of a plan in a picture, in pixels: columns, rows, the ways of arrows and rails."""
+"""The place of each part of a plan in a picture, in pixels: columns, rows,
+the ways of arrows and rails.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +12,20 @@ from rich.cells import cell_len
 from hookflow.graph.offload import iter_threads
 from hookflow.graph.plan import Binding, Edge, EdgeKind, Plan
 from hookflow.graph.points import Kind
-from hookflow.graph.render.text import columns, find_around_pairs, list_marks, list_slots, with_commas
+from hookflow.graph.render.text import (
+    columns,
+    find_around_pairs,
+    list_marks,
+    list_slots,
+    with_commas,
+)
 from hookflow.text import wrapped_phrases
 
 NAME_CELL, NOTE_CELL, TITLE_CELL = 7.4, 6.2, 9.5
-"""Width of a sign: monospaced at 12 and at 10 pixels, bold at 15. It is wider than that of any common font."""
+"""Width of a sign: monospaced at 12 and at 10 pixels, bold at 15.
+
+It is wider than that of any common font.
+"""
 NAME_LINE, NOTE_LINE = 16, 13
 PAD, MARGIN, INDENT = 8, 16, 16
 BOX_HEIGHT = 22  # the height of a hook with up to two arrows
@@ -77,7 +88,9 @@ class BindingRow:
 
 
 class RailSpan(NamedTuple):
-    """A line on the right, from row to row: that of an around, or of the thread of an offloaded hook."""
+    """A line on the right, from row to row: that of an around,
+    or of the thread of an offloaded hook.
+    """
 
     first: int
     last: int
@@ -87,16 +100,22 @@ class RailSpan(NamedTuple):
 
 
 class PictureLayout:
-    """Where everything stands: the rows of each point, the arrows with their tracks, the rails of the arounds."""
+    """Where everything stands: the rows of each point, the arrows with their tracks,
+    the rails of the arounds.
+    """
 
-    def __init__(self, plan: Plan, top: float, times: Mapping[int, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, plan: Plan, top: float, times: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
         self.points = plan.bound_points
         self.bindings: list[Binding] = []
         for point in self.points:
             self.bindings += plan.at(point.name)
         self.rows: dict[int, BindingRow] = {}  # by the id of the binding
         for binding in self.bindings:
-            self.rows[binding.id] = BindingRow(binding, _list_notes(plan, binding, times.get(binding.id)))
+            self.rows[binding.id] = BindingRow(
+                binding, _list_notes(plan, binding, times.get(binding.id))
+            )
         self._place_edges(plan)
         self._place_columns()
         self._place_rows(plan, top)
@@ -152,7 +171,9 @@ class PictureLayout:
         self.rails_x = self.notes_x + note_cells * NOTE_CELL + PAD
 
     def _place_rows(self, plan: Plan, top: float) -> None:
-        """Give each row its place, and each point the lane behind its rows: from where to where it is."""
+        """Give each row its place, and each point the lane behind its rows:
+        from where to where it is.
+        """
         self.lanes: dict[str, tuple[float, float]] = {}
         for point in self.points:
             y = top + PAD / 2
@@ -183,7 +204,9 @@ class PictureLayout:
         self.right = self.rails_x + (num_columns + 1) * TRACK_SPACING
 
     def corners(self, bundle: EdgeBundle, edge: Edge) -> list[Position]:
-        """Return the way of an arrow: from its box to its track, down, and to the box where it ends."""
+        """Return the way of an arrow: from its box to its track, down,
+        and to the box where it ends.
+        """
         begin = self.rows[edge.first_id].begin_port(bundle)
         end = self.rows[edge.then_id].end_port(bundle)
         tracks_between = self._num_tracks[edge.point] - 1 - self._tracks[bundle]

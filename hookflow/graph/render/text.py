@@ -1,4 +1,5 @@
-"""A plan as text: the points as the loop nests them, and beside each its hooks in their order; as DOT and Mermaid.
+"""A plan as text: the points as the loop nests them, and beside each its hooks in their order; as
+DOT and Mermaid.
 
 before_train            ┌─  whiten    early
                         └─▶ ema       after whiten (writes model)
@@ -33,16 +34,23 @@ EDGE_KIND_TEXTS: dict[EdgeKind, str] = {
 
 
 def title_of(plan: Plan, shown: str = "") -> str:
-    """Return the heading of a drawing: what is `shown`, or how many hooks and points; and the seed of a shuffle."""
+    """Return the heading of a drawing: what is `shown`, or how many hooks and points;
+    and the seed of a shuffle.
+    """
     if not shown:
-        shown = f"{format_count(len(plan.hooks), 'hook')} at {format_count(len(plan.bound_points), 'point')}"
+        shown = (
+            f"{format_count(len(plan.hooks), 'hook')} at"
+            f" {format_count(len(plan.bound_points), 'point')}"
+        )
     if plan.shuffle is not None:
         shown += f", shuffled (seed {plan.shuffle})"
     return plain(f"{plan.pipeline}: {shown}")
 
 
 def list_marks(plan: Plan, binding: Binding) -> list[str]:
-    """Return what is out of the ordinary about a binding: half of an around, phase, trigger, ranks, off."""
+    """Return what is out of the ordinary about a binding: half of an around, phase,
+    trigger, ranks, off.
+    """
     box = plan.collapsed_by_id.get(binding.id)
     if box is not None:
         return _list_box_marks(plan, binding, box)
@@ -103,7 +111,9 @@ def _list_module_marks(binding: Binding) -> list[str]:
 
 
 def _list_hook_marks(plan: Plan, binding: Binding) -> list[str]:
-    """Return on which ranks and in which thread a hook fires, for whom it waits, and whether the file names it."""
+    """Return on which ranks and in which thread a hook fires, for whom it waits,
+    and whether the file names it.
+    """
     hook = plan.hook(binding.hook)
     result = []
     if hook.ranks == "zero":
@@ -124,7 +134,9 @@ def _list_hook_marks(plan: Plan, binding: Binding) -> list[str]:
 
 
 def format_edge_place(edge: Edge) -> str:
-    """Return where an edge comes from, briefly: the file without its folders, the slots, or the rule."""
+    """Return where an edge comes from, briefly: the file without its folders,
+    the slots, or the rule.
+    """
     if edge.kind == "nesting":
         return "last in, first out"
     if edge.kind == "flow":
@@ -142,7 +154,9 @@ def in_words(edge: Edge) -> str:
 
 
 def edges_that_gave_way(plan: Plan) -> Iterator[str]:
-    """Yield the flows that were dropped, with the edges that overruled them; a cycle of flows is one sentence."""
+    """Yield the flows that were dropped, with the edges that overruled them;
+    a cycle of flows is one sentence.
+    """
     sentences: dict[str, None] = {}
     num_unexplained: Counter[str] = Counter()
     for dropped in plan.dropped_edges:
@@ -168,7 +182,9 @@ def find_waits(edges: Iterable[Edge]) -> dict[int, list[str]]:
         hooks_at_place.setdefault(format_edge_place(edge), {})[edge.first] = None
     result = {}
     for id_, hooks_at_place in places.items():
-        result[id_] = [f"after {', '.join(hooks)} ({place})" for place, hooks in hooks_at_place.items()]
+        result[id_] = [
+            f"after {', '.join(hooks)} ({place})" for place, hooks in hooks_at_place.items()
+        ]
     return result
 
 
@@ -183,7 +199,9 @@ def list_slots(binding: Binding) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Return a text on one line, without characters that steer a terminal or that XML has no place for."""
+    """Return a text on one line, without characters that steer a
+    terminal or that XML has no place for.
+    """
     return make_printable(" ".join(text.split()))
 
 
@@ -209,7 +227,9 @@ def find_around_pairs(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
 
 
 def columns(spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Return for each span of rows (first, last), in ascending order, the first column that is free."""
+    """Return for each span of rows (first, last), in ascending order,
+    the first column that is free.
+    """
     result: list[int] = []
     last_rows: list[int] = []  # of each column, the row in which it ends
     for first, last in spans:
@@ -223,8 +243,11 @@ def columns(spans: Iterable[tuple[int, int]]) -> list[int]:
     return result
 
 
-def draw_rails(bindings: Sequence[Binding], limit: int, beside: Iterable[ThreadSpan] = ()) -> list[str]:
-    """Return one text a binding, all equally wide: of arounds, and heavier of threads that are `beside` the training.
+def draw_rails(
+    bindings: Sequence[Binding], limit: int, beside: Iterable[ThreadSpan] = ()
+) -> list[str]:
+    """Return one text a binding, all equally wide: of arounds, and heavier of threads that are
+    `beside` the training.
 
     Those beyond `limit` at a time have no rail.
     """
@@ -246,11 +269,12 @@ def draw_rails(bindings: Sequence[Binding], limit: int, beside: Iterable[ThreadS
 
 
 def draw_gutter(count: int, edges: Iterable[tuple[int, int]], limit: float = inf) -> list[str]:
-    """Return one prefix for each of `count` rows, hooks in the order of firing; all are equally wide.
+    """Return one prefix for each of `count` rows, hooks in the order of firing; all are equally
+    wide.
 
-    A hook that others wait for opens a lane (`┌`, `┬`); a hook that waits joins it (`├`, `┼`, or `└`, `┴` as the
-    last one) and gets an arrow; a lane that merely passes stays `│`. Where there are more than `limit` lanes, the
-    edges of the hooks for which no lane is free are left out.
+    A hook that others wait for opens a lane (`┌`, `┬`); a hook that waits joins it (`├`, `┼`, or
+    `└`, `┴` as the last one) and gets an arrow; a lane that merely passes stays `│`. Where there
+    are more than `limit` lanes, the edges of the hooks for which no lane is free are left out.
     """
     targets: dict[int, list[int]] = {}
     for first, then in edges:
@@ -278,7 +302,9 @@ _CROSSED_KNOTS = {"┌": "┬", "├": "┼", "└": "┴"}
 
 
 def _draw_knots(knots: dict[int, str], width: int, joins: bool) -> str:
-    """Return the lanes of one row, two columns each; from its first knot on, a stroke leads to the hook."""
+    """Return the lanes of one row, two columns each; from its first knot on,
+    a stroke leads to the hook.
+    """
     if not width:
         return ""
     tied = [lane for lane, knot in knots.items() if knot != "│"]
@@ -305,7 +331,9 @@ _RAILS_GO_ON = str.maketrans({"╭": "│", "╰": " ", "┏": "┃", "┗": " "
 
 TIMES_HEADING = f"{'fired':>9} {'p50   ':>8} {'%it':>5}"
 TIMES_OF_DEVICE = f"{'fired':>9} {'p50   ':>8} {'device ':>8} {'%it':>5}"
-"""The headings of the columns that a run adds to its plan; the wider one, where it has device times."""
+"""The headings of the columns that a run adds to its plan; the wider one,
+where it has device times.
+"""
 
 _ROOM_FOR_NOTES = 28
 _MOST_RAILS = 6
@@ -321,10 +349,11 @@ def as_text(
     times: Mapping[int, str] = MappingProxyType({}),
     remark: str = "",
 ) -> str:
-    """Draw every point that has bindings, `width` columns wide (40 or more); for a terminal, in colours.
+    """Draw every point that has bindings, `width` columns wide (40 or more); for a terminal, in
+    colours.
 
-    `times` are what the bindings of a run took, by their ids, in the columns of TIMES_HEADING or of TIMES_OF_DEVICE.
-    A `remark` is a sentence about the drawing, which stands below it.
+    `times` are what the bindings of a run took, by their ids, in the columns of TIMES_HEADING or of
+    TIMES_OF_DEVICE. A `remark` is a sentence about the drawing, which stands below it.
     """
     drawing = _Drawing(plan, width, colour, times)
     heading = drawing.styled(title or title_of(plan), _BOLD)
@@ -335,7 +364,10 @@ def as_text(
 
 
 class _Drawing:
-    """Knows the width of each column. Points stand above their hooks where they would take the room of the notes."""
+    """Knows the width of each column.
+
+    Points stand above their hooks where they would take the room of the notes.
+    """
 
     def __init__(self, plan: Plan, width: int, colour: bool, times: Mapping[int, str]) -> None:
         self.plan = plan
@@ -349,9 +381,13 @@ class _Drawing:
         self.width = width
         self.colour = colour
         outermost = min((point.depth for point in plan.bound_points), default=0)
-        self.labels = {point.name: "  " * (point.depth - outermost) + point.name for point in plan.bound_points}
+        self.labels = {
+            point.name: "  " * (point.depth - outermost) + point.name for point in plan.bound_points
+        }
         self.gutters = {
-            point: draw_gutter(len(plan.at(point)), list_drawn_edges(plan, point), limit=width // 10)
+            point: draw_gutter(
+                len(plan.at(point)), list_drawn_edges(plan, point), limit=width // 10
+            )
             for point in self.labels
         }
         rows: list[Binding] = []
@@ -361,7 +397,9 @@ class _Drawing:
         drawn = draw_rails(rows, _MOST_RAILS, self.threads)
         self.rails = dict(zip((binding.id for binding in rows), drawn, strict=True))
         self.waits = find_waits(plan.edges)
-        self.gutter_width = max((len(row) for drawn in self.gutters.values() for row in drawn), default=0)
+        self.gutter_width = max(
+            (len(row) for drawn in self.gutters.values() for row in drawn), default=0
+        )
         self.name_width = min(max((len(binding.hook) for binding in rows), default=0), width // 3)
         self.rail_width = max((len(rail) + 1 for rail in self.rails.values() if rail), default=0)
         longest = max(map(len, self.labels.values()), default=0)
@@ -389,7 +427,9 @@ class _Drawing:
                 message = [*list_marks(self.plan, binding), *self.waits.get(binding.id, ())]
                 rail = self.rails[binding.id]
                 rails_above = rail.translate(_RAILS_GO_ON)
-                first, *rest = wrapped_phrases(with_commas(message), self._compute_room(self.label_width))
+                first, *rest = wrapped_phrases(
+                    with_commas(message), self._compute_room(self.label_width)
+                )
                 hook = binding.hook
                 if len(hook) > self.name_width and (first or rail.strip() or self.times):
                     yield self._line(beside, row, hook, "", "")
@@ -404,7 +444,10 @@ class _Drawing:
     def notes(self) -> Iterator[str]:
         """Yield below the drawing what threads are, and which weaker edges are not kept."""
         if self.threads:
-            yield from ("", "┏ ┃ ┗ beside the training: from its first firing until the run waits for it")
+            yield from (
+                "",
+                "┏ ┃ ┗ beside the training: from its first firing until the run waits for it",
+            )
         for sentence in edges_that_gave_way(self.plan):
             first, *rest = wrapped(sentence, self.width - 2)
             yield from ("", first, *(f"  {line}" for line in rest))
@@ -441,7 +484,10 @@ class _Drawing:
         lanes = ""
         if self.gutter_width:
             lanes = f"{self.styled(row.rjust(self.gutter_width), _CYAN)} "
-        line = f"{self.styled(pad_text(label, self.label_width), _BOLD)} {lanes}{pad_text(name, self.name_width)}"
+        line = (
+            f"{self.styled(pad_text(label, self.label_width), _BOLD)}"
+            f" {lanes}{pad_text(name, self.name_width)}"
+        )
         if not (rail.strip() or note or times):
             return line.rstrip()
         rails = ""
@@ -470,7 +516,8 @@ def as_dot(plan: Plan, title: str = "") -> str:
 
 
 def _draw_clusters(plan: Plan) -> Iterator[str]:
-    for k, point in reversed([*enumerate(plan.bound_points)]):  # from left to right, Graphviz stacks from below
+    # From left to right, Graphviz stacks from below.
+    for k, point in reversed([*enumerate(plan.bound_points)]):
         yield f"  subgraph cluster_{k} {{ label={_quoted(point.name)}; labeljust=l; color=gray60;"
         for binding in plan.at(point.name):
             label = "\n".join([binding.hook, *list_marks(plan, binding)])
@@ -485,18 +532,31 @@ def _draw_clusters(plan: Plan) -> Iterator[str]:
     firsts = [f"b{plan.at(point.name)[0].id}" for point in plan.bound_points]
     yield f"  {{ rank=same; {' '.join(firsts)} }}"
     for k, (upper, lower) in enumerate(pairwise(firsts)):
-        yield f"  {lower} -> {upper} [ltail=cluster_{k + 1}, lhead=cluster_{k}, color=gray60, arrowhead=none];"
+        yield (
+            f"  {lower} -> {upper} [ltail=cluster_{k + 1}, lhead=cluster_{k}, color=gray60,"
+            " arrowhead=none];"
+        )
 
 
 def _quoted(text: str) -> str:
     return json.dumps(text.replace("&", "&amp;"), ensure_ascii=False)
 
 
-_MERMAID_ARROWS: dict[EdgeKind, str] = {"file": "-->", "class": "-->", "flow": "-.->", "nesting": "-.->"}
+_MERMAID_ARROWS: dict[EdgeKind, str] = {
+    "file": "-->",
+    "class": "-->",
+    "flow": "-.->",
+    "nesting": "-.->",
+}
 
 
 def as_mermaid(plan: Plan, title: str = "") -> str:
-    heading = ["---", f"title: {json.dumps(title or title_of(plan), ensure_ascii=False)}", "---", "flowchart TB"]
+    heading = [
+        "---",
+        f"title: {json.dumps(title or title_of(plan), ensure_ascii=False)}",
+        "---",
+        "flowchart TB",
+    ]
     return "\n".join([*heading, *_draw_boxes(plan)])
 
 
@@ -506,7 +566,10 @@ def _draw_boxes(plan: Plan) -> Iterator[str]:
         yield "    direction LR"
         for binding in plan.at(point.name):
             label = "<br/>".join(
-                [f"<b>{_escape_text(binding.hook)}</b>", *map(_escape_text, list_marks(plan, binding))]
+                [
+                    f"<b>{_escape_text(binding.hook)}</b>",
+                    *map(_escape_text, list_marks(plan, binding)),
+                ]
             )
             yield f'    b{binding.id}["{label}"]'
         for edge in plan.edges_at(point.name):
@@ -520,6 +583,8 @@ def _draw_boxes(plan: Plan) -> Iterator[str]:
 
 
 def _escape_text(text: str) -> str:
-    """Return a text escaped for Mermaid by numbers; a space of no width parts a backslash from an n."""
+    """Return a text escaped for Mermaid by numbers;
+    a space of no width parts a backslash from an n.
+    """
     numbered = re.sub(r"[^\w\s.,:()/?=+-]", lambda sign: f"#{ord(sign[0])};", text)
     return numbered.replace("#92;", "#92;#8203;")

@@ -17,7 +17,8 @@ from hookflow.numbers import format_aligned, format_percent
 class TimedSpan(Protocol):
     """A part of an iteration: what it is, where it stands, and how long it takes, in ns.
 
-    `queued` is when firings in background were queued, `chain` what is on the critical chain; None where all is.
+    `queued` is when firings in background were queued, `chain` what is on the critical chain; None
+    where all is.
     """
 
     @property
@@ -48,11 +49,15 @@ LIGHT_BAR, QUEUED_MARK = "░", "·"
 CHAIN_MARK = "●"
 """Stands before what is on the critical chain."""
 
-GANTT_LEGEND = f"{CHAIN_MARK} {FULL_BAR} critical chain   {LIGHT_BAR} beside it   {QUEUED_MARK} queued"
+GANTT_LEGEND = (
+    f"{CHAIN_MARK} {FULL_BAR} critical chain   {LIGHT_BAR} beside it   {QUEUED_MARK} queued"
+)
 
 
 def draw_chain(spans: Sequence[TimedSpan], total: float) -> list[str]:
-    """Return a line for each span: when it begins, how long it takes, and its share of the `total` ns in hundredths."""
+    """Return a line for each span: when it begins, how long it takes,
+    and its share of the `total` ns in hundredths.
+    """
     lines = [f"{'begin':>8} {'took':>8} {'share':>6}"]
     for span in spans:
         figures = _format_figures(span, total)
@@ -61,10 +66,12 @@ def draw_chain(spans: Sequence[TimedSpan], total: float) -> list[str]:
 
 
 def draw_gantt(spans: Sequence[TimedSpan], total: float, width: int) -> list[str]:
-    """Return a line for each span: its name, indented by what is around it, its bar, and how long it takes.
+    """Return a line for each span: its name, indented by what is around it, its bar, and how long
+    it takes.
 
-    The bars are as wide as `width` columns leave room; names are cut where they would take more than half of it. Where
-    not all is on the critical chain, what is has a mark, and a legend follows.
+    The bars are as wide as `width` columns leave room; names are cut where they would take more
+    than half of it. Where not all is on the critical chain, what is has a mark, and a legend
+    follows.
     """
     has_marks = any(span.chain is not None for span in spans)
     labels = []
@@ -96,7 +103,9 @@ def _format_figures(span: TimedSpan, total: float) -> str:
 
 
 def _bar_of(span: TimedSpan, total: float, width: int) -> str:
-    """Return a bar in which each part has the cells that it covers by half or more, and at least a thin sign."""
+    """Return a bar in which each part has the cells that it covers by half or more,
+    and at least a thin sign.
+    """
     cells = [" "] * width
     _fill_cells(cells, span.queued, total, QUEUED_MARK)
     if span.chain is None:
@@ -106,12 +115,15 @@ def _bar_of(span: TimedSpan, total: float, width: int) -> str:
         on_chain = [*cells]
         _fill_cells(on_chain, span.chain, total, FULL_BAR)
         for at, cell in enumerate(on_chain):
-            if cells[at] == LIGHT_BAR:  # a chain goes through queues, too, and those keep their sign
+            # A chain goes through queues, too, and those keep their sign.
+            if cells[at] == LIGHT_BAR:
                 cells[at] = cell
     return "".join(cells)
 
 
-def _fill_cells(cells: list[str], parts: Sequence[tuple[float, float]], total: float, fill: str) -> None:
+def _fill_cells(
+    cells: list[str], parts: Sequence[tuple[float, float]], total: float, fill: str
+) -> None:
     """Put a fill into the cells of each part, and a thin sign where it covers none by half."""
     width = len(cells)
     scale = width / total

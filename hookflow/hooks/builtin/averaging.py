@@ -1,4 +1,6 @@
-"""Averages: of the weights (`ema`, `swa`), and of batch norm's statistics (`precise_bn`, `sync_buffers`)."""
+"""Averages: of the weights (`ema`, `swa`),
+and of batch norm's statistics (`precise_bn`, `sync_buffers`).
+"""
 
 from __future__ import annotations
 
@@ -53,18 +55,25 @@ AVERAGE_WRITES["before_save_checkpoint"] = ("checkpoint.model_{name}",)
 
 @dataclass(eq=False, kw_only=True)
 class Average(WeightAverageHook):
-    """An average of the real and complex weights and buffers, from `begin` on; a subclass says how it moves.
+    """An average of the real and complex weights and buffers, from `begin` on; a subclass says how
+    it moves.
 
-    The average of a tensor of fewer than 32 bits is kept in float32, that of complex32 in complex64: a step of an
-    average is far smaller than what bfloat16 can tell apart. Until there is an average, the weights themselves are
-    validated and tested.
+    The average of a tensor of fewer than 32 bits is kept in float32, that of complex32 in
+    complex64: a step of an average is far smaller than what bfloat16 can tell apart. Until there is
+    an average, the weights themselves are validated and tested.
     """
 
     capabilities = HookCapabilities(validates_average=True)
 
-    begin: Annotated[Progress, Field(description='when the average starts: 0, 1000, "5ep", "10%" of the run')] = 0
-    model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None
-    monitor: Annotated[str | None, Field(description="the validation metric for the checkpoint best-<name>")] = None
+    begin: Annotated[
+        Progress, Field(description='when the average starts: 0, 1000, "5ep", "10%" of the run')
+    ] = 0
+    model: Annotated[
+        str | None, Field(description="which of several models; all of them if left out")
+    ] = None
+    monitor: Annotated[
+        str | None, Field(description="the validation metric for the checkpoint best-<name>")
+    ] = None
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
 
     def __post_init__(self) -> None:
@@ -83,11 +92,15 @@ class Average(WeightAverageHook):
         """Names whose average has a wider dtype than the weight."""
         self.named_weights: dict[str, nn.Parameter] = {}
         self.places: list[tuple[dict[str, Any], str, Any]] = []
-        """Where the network holds the weights: the dictionary of a module, the key, and the tensor there."""
+        """Where the network holds the weights: the dictionary of a module, the key,
+        and the tensor there.
+        """
         self.masked_at = -1
         """How often masks of parameters had changed when they were applied to the average."""
         self.kept_weights: dict[str, Tensor] = {}
-        """While the average is in place: the weights of another dtype than that of their average."""
+        """While the average is in place: the weights of another
+        dtype than that of their average.
+        """
         self.keeps_versions = False
 
     @classmethod
@@ -100,7 +113,9 @@ class Average(WeightAverageHook):
         metric = args.get("monitor")
         if metric is None:
             return cls.capabilities
-        return replace(cls.capabilities, monitors={metric: monitored_mode(metric, args.get("mode"))})
+        return replace(
+            cls.capabilities, monitors={metric: monitored_mode(metric, args.get("mode"))}
+        )
 
     def before_train(self, run: Run) -> None:
         self.first = count_iterations(self.begin, run)
@@ -112,7 +127,8 @@ class Average(WeightAverageHook):
     def start(self, run: Run) -> None:
         """Let the average be a copy of the weights."""
         self.average = {
-            name: make_widened_copy(tensor) for name, tensor in collect_averaged_tensors(self.network(run)).items()
+            name: make_widened_copy(tensor)
+            for name, tensor in collect_averaged_tensors(self.network(run)).items()
         }
         self._bind_tensors(run)
 
@@ -127,7 +143,9 @@ class Average(WeightAverageHook):
             if self.pairs.averages:
                 torch._foreach_lerp_(self.pairs.averages, self.pairs.weights, weight)
             if self.widened_pairs.averages:
-                torch._foreach_lerp_(self.widened_pairs.averages, self.widened_pairs.copy_widened_weights(), weight)
+                torch._foreach_lerp_(
+                    self.widened_pairs.averages, self.widened_pairs.copy_widened_weights(), weight
+                )
             self._apply_masks()
 
     def around_test(self, run: Run) -> Iterator[None]:
@@ -151,7 +169,11 @@ class Average(WeightAverageHook):
                 sign = 1
             else:
                 sign = -1
-            if value is not None and not math.isnan(value) and (self.best is None or sign * value > sign * self.best):
+            if (
+                value is not None
+                and not math.isnan(value)
+                and (self.best is None or sign * value > sign * self.best)
+            ):
                 self.best = value
                 run.save_checkpoint(f"best-{self.name}")
 
@@ -170,7 +192,9 @@ class Average(WeightAverageHook):
     def after_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         saved = checkpoint.get(f"model_{self.name}")
         if saved:
-            self.average = {name: value.clone() for name, value in saved.items() if _is_averaged(value)}
+            self.average = {
+                name: value.clone() for name, value in saved.items() if _is_averaged(value)
+            }
 
     def state_dict(self) -> dict[str, Any]:
         return {"updates": self.updates, "best": self.best}
@@ -185,7 +209,9 @@ class Average(WeightAverageHook):
         return run.models[self.model]
 
     def _bind_tensors(self, run: Run) -> None:
-        """Give the average the dtypes and the shards that it is to have, and pair its tensors with the weights."""
+        """Give the average the dtypes and the shards that it is to have,
+        and pair its tensors with the weights.
+        """
         network = self.network(run)
         weights = collect_averaged_tensors(network)
         self.named_weights = named_parameters(network)
@@ -206,12 +232,16 @@ class Average(WeightAverageHook):
             pairs.weights.append(local(weight))
 
     def _bind_added_tensors(self, run: Run) -> None:
-        """Begin the averages of weights that a hook has added since the training began, in modules of their own."""
+        """Begin the averages of weights that a hook has added since the training began,
+        in modules of their own.
+        """
         if not collect_averaged_tensors(self.network(run)).keys() <= self.average.keys():
             self._bind_tensors(run)
 
     def _apply_masks(self) -> None:
-        """Set the average to zero where the weights have been pruned since; from then on it averages zeros."""
+        """Set the average to zero where the weights have been pruned since;
+        from then on it averages zeros.
+        """
         if self.masked_at == ParameterNotes.mask_changes:
             return
         self.masked_at = ParameterNotes.mask_changes
@@ -227,9 +257,11 @@ class Average(WeightAverageHook):
         return bool(self.average)
 
     def put_in_place(self, run: Run, *, keeps_versions: bool = False) -> None:
-        """Give the network the average in place of its weights: all references to the tensors see the other values.
+        """Give the network the average in place of its weights: all references to the tensors see
+        the other values.
 
-        Where the two have one dtype, they are exchanged, which takes no memory. The other weights are kept.
+        Where the two have one dtype, they are exchanged, which takes no memory. The other weights
+        are kept.
         """
         if not self.average:
             return
@@ -247,7 +279,9 @@ class Average(WeightAverageHook):
                 weight.copy_(average)
 
     def take_out(self, run: Run) -> None:
-        """Give the network its weights back, and the average what has been changed of it meanwhile."""
+        """Give the network its weights back, and the average what
+        has been changed of it meanwhile.
+        """
         if self.placed_at is None:
             return
         self.placed_at = None
@@ -277,11 +311,16 @@ class TensorPairs:
 
     def copy_widened_weights(self) -> list[Tensor]:
         """Return copies of the weights in the dtypes of the averages."""
-        return [weight.to(average.dtype) for average, weight in zip(self.averages, self.weights, strict=True)]
+        return [
+            weight.to(average.dtype)
+            for average, weight in zip(self.averages, self.weights, strict=True)
+        ]
 
 
 def iter_tensor_places(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Yield each parameter and buffer of a model with the dictionary that holds it and its key there."""
+    """Yield each parameter and buffer of a model with the dictionary
+    that holds it and its key there.
+    """
     for module in model.modules():
         for holder in (module._parameters, module._buffers):
             for key, tensor in holder.items():
@@ -300,7 +339,8 @@ def exchange(tensor: Tensor, other: Tensor) -> None:
 
 
 def take_changes(average: Tensor, weight: Tensor) -> None:
-    """Let an average have the values of `weight`, a copy of it in a narrower dtype, that have changed since the copy.
+    """Let an average have the values of `weight`, a copy of it in a narrower dtype, that have
+    changed since the copy.
 
     The others keep the precision that the copy has not.
     """
@@ -312,7 +352,9 @@ def take_changes(average: Tensor, weight: Tensor) -> None:
 
 
 def require_dense(name: str, tensor: Tensor, hook: str) -> None:
-    """Raise UserError, which names the hook, for a weight that cannot be averaged: a sparse or a nested one."""
+    """Raise UserError, which names the hook, for a weight that cannot be averaged:
+    a sparse or a nested one.
+    """
     import torch
 
     if tensor.layout is torch.strided:
@@ -320,18 +362,25 @@ def require_dense(name: str, tensor: Tensor, hook: str) -> None:
     layout = str(tensor.layout).removeprefix("torch.")
     message = f'hook "{hook}" cannot average "{name}", a tensor with the layout {layout}'
     raise UserError(
-        Problem(message, hint="let the layer hold its weight as a dense tensor; its gradient may be sparse")
+        Problem(
+            message,
+            hint="let the layer hold its weight as a dense tensor; its gradient may be sparse",
+        )
     )
 
 
 def collect_averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the real and complex tensors of the model, which share their memory with it: each once."""
+    """Return the real and complex tensors of the model,
+    which share their memory with it: each once.
+    """
     state = model.state_dict()
     return {name: state[name] for name in dict.fromkeys(_first_names(model).values())}
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
-    """Return the first name of each averaged tensor of the model, by every name that it has: weights are tied."""
+    """Return the first name of each averaged tensor of the model,
+    by every name that it has: weights are tied.
+    """
     first: dict[int, str] = {}
     state = model.state_dict(keep_vars=True).items()
     return {name: first.setdefault(id(value), name) for name, value in state if _is_averaged(value)}
@@ -345,31 +394,43 @@ def _is_averaged(value: Any) -> bool:
 
 @dataclass(eq=False)
 class EMA(Average):
-    """Averages the weights (and real and complex buffers) after each optimizer step; validates and tests the average.
+    """Averages the weights (and real and complex buffers) after each optimizer step; validates and
+    tests the average.
 
-    The average starts as a copy of the weights when `begin` is reached. Its momentum is annealed so that it soon
-    forgets them: at step n it moves by no less than `gamma` / (`gamma` + n). Before `begin` the weights themselves are
-    validated. A checkpoint keeps the average as `model_<hook's name>`, a plain state_dict beside the trained weights.
+    The average starts as a copy of the weights when `begin` is reached. Its momentum is annealed so
+    that it soon forgets them: at step n it moves by no less than `gamma` / (`gamma` + n). Before
+    `begin` the weights themselves are validated. A checkpoint keeps the average as `model_<hook's
+    name>`, a plain state_dict beside the trained weights.
 
-    Where there are several models it averages all of them, or `model` alone; at each step of an optimizer of theirs.
+    Where there are several models it averages all of them, or `model` alone; at each step of an
+    optimizer of theirs.
     """
 
     settable = ("decay", "every")
     reads: ClassVar[Slots] = {**AVERAGE_READS, "after_optimizer_step": ("model.{model}",)}
     writes: ClassVar[Slots] = AVERAGE_WRITES
 
-    decay: Annotated[float, Field(gt=0, lt=1, description="share of the average that a step keeps")] = 0.999
-    every: Annotated[int, Field(ge=1, description="iterations between two updates, each at a step")] = 1
-    gamma: Annotated[float, Field(ge=0, description="how slowly the momentum reaches 1 - decay; 0: at once")] = 1.0
+    decay: Annotated[
+        float, Field(gt=0, lt=1, description="share of the average that a step keeps")
+    ] = 0.999
+    every: Annotated[
+        int, Field(ge=1, description="iterations between two updates, each at a step")
+    ] = 1
+    gamma: Annotated[
+        float, Field(ge=0, description="how slowly the momentum reaches 1 - decay; 0: at once")
+    ] = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.moved_at: int | None = None
-        """The iteration of the latest update, from which `every` counts; None until the training begins."""
+        """The iteration of the latest update, from which `every` counts;
+        None until the training begins.
+        """
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
-        if self.moved_at is None or self.moved_at > run.iter:  # a fork with other batches counts its iterations anew
+        # A fork with other batches counts its iterations anew.
+        if self.moved_at is None or self.moved_at > run.iter:
             self.moved_at = self._update_due_at(run.iter)
         if not self.average and self.first == 0:
             self.start(run)
@@ -389,7 +450,9 @@ class EMA(Average):
             self.move(run, max(1 - self.decay, self.gamma / (self.gamma + self.updates + 1)))
 
     def _update_due_at(self, iteration: int) -> int:
-        """Return the latest multiple of `every` up to an iteration: updates are at multiples where each one steps."""
+        """Return the latest multiple of `every` up to an iteration:
+        updates are at multiples where each one steps.
+        """
         return iteration - iteration % self.every
 
     def state_dict(self) -> dict[str, Any]:
@@ -402,20 +465,26 @@ class EMA(Average):
 
 @dataclass(eq=False)
 class SWA(Average):
-    """Averages the weights, one sample every `every` from `begin` on; validates and tests the average.
+    """Averages the weights, one sample every `every` from `begin` on; validates and tests the
+    average.
 
-    Buffers are those of the last sample, so that the statistics of batch norms are not those of the mean: let
-    `precise_bn` estimate them anew before each validation. Where there are batch norms and nothing does so, a warning
-    at the start names them. A checkpoint keeps the mean as `model_<hook's name>`. For a
-    constant rate while it samples, end the chain of `scheduler` with `torch.optim.swa_utils:SWALR`.
+    Buffers are those of the last sample, so that the statistics of batch norms are not those of the
+    mean: let `precise_bn` estimate them anew before each validation. Where there are batch norms
+    and nothing does so, a warning at the start names them. A checkpoint keeps the mean as
+    `model_<hook's name>`. For a constant rate while it samples, end the chain of `scheduler` with
+    `torch.optim.swa_utils:SWALR`.
     """
 
     phase = "late"  # beside `ema`, its average is the inner one
     reads: ClassVar[Slots] = {**AVERAGE_READS, "after_train_iter": ("model.{model}",)}
     writes: ClassVar[Slots] = AVERAGE_WRITES
 
-    begin: Annotated[Progress, Field(description='when sampling begins: 0, 1000, "5ep", "75%" of the run')] = "75%"
-    every: Annotated[Progress, Field(description='how often it samples: 100, "1ep", "1%" of the run')] = "1ep"
+    begin: Annotated[
+        Progress, Field(description='when sampling begins: 0, 1000, "5ep", "75%" of the run')
+    ] = "75%"
+    every: Annotated[
+        Progress, Field(description='how often it samples: 100, "1ep", "1%" of the run')
+    ] = "1ep"
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
@@ -436,7 +505,9 @@ class SWA(Average):
                     local(self.average[name]).copy_(local(buffer))
 
     def _warn_of_batch_norms(self, run: Run) -> None:
-        """Say where the average will have the statistics of batch norms with other weights than its own."""
+        """Say where the average will have the statistics of batch norms
+        with other weights than its own.
+        """
         norms = training_norms(self.network(run))
         stale = []
         for name, norm in norms.items():
@@ -444,55 +515,82 @@ class SWA(Average):
                 stale.append(name)
         if stale:
             what = f"{format_count(len(stale), 'batch norm')} ({first_few(stale)})"
-            meaning = "statistics in the average that are those of the last sample, and not of the averaged weights"
-            run.say(f"{what} will have {meaning}: the hook precise_bn computes them before each validation", "warn")
+            meaning = (
+                "statistics in the average that are those of the last sample, and not of the"
+                " averaged weights"
+            )
+            run.say(
+                f"{what} will have {meaning}: the hook precise_bn computes them before each"
+                " validation",
+                "warn",
+            )
 
 
 def batch_norms(model: nn.Module) -> dict[str, Any]:
     """Return the batch norms by name that have running statistics."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    norms = {
+        name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)
+    }
     return {name: norm for name, norm in norms.items() if norm.running_mean is not None}
 
 
 def training_norms(model: nn.Module) -> dict[str, Any]:
-    """Return the batch norms by name that update their running statistics; frozen ones, in eval mode, do not."""
+    """Return the batch norms by name that update their running statistics; frozen ones,
+    in eval mode, do not.
+    """
     return {name: norm for name, norm in batch_norms(model).items() if norm.training}
 
 
 def _check_can_be_read_again(source: Any, is_within_epoch: bool) -> None:
-    """Raise UserError for training data that a hook cannot read without taking batches from the training."""
+    """Raise UserError for training data that a hook cannot read without
+    taking batches from the training.
+    """
     if getattr(source, "workers", 0) and is_within_epoch:
-        message = "precise_bn cannot read training data now: its workers are in the middle of an epoch"
-        raise UserError(Problem(message, hint='validate after epochs (run.val_every = "1ep"), or let workers be 0'))
+        message = (
+            "precise_bn cannot read training data now: its workers are in the middle of an epoch"
+        )
+        raise UserError(
+            Problem(
+                message, hint='validate after epochs (run.val_every = "1ep"), or let workers be 0'
+            )
+        )
     if hasattr(source, "state_dict"):
-        message = f"precise_bn would advance the training data: a {type(source).__name__} cannot be rewound"
+        message = (
+            f"precise_bn would advance the training data: a {type(source).__name__} cannot be"
+            " rewound"
+        )
         raise UserError(Problem(message, hint="give a map-style dataset with a loader"))
 
 
 @dataclass(eq=False)
 class PreciseBN(Hook):
-    """Recomputes the running statistics of batch norms before each validation, from training batches.
+    """Recomputes the running statistics of batch norms before each validation, from training
+    batches.
 
-    They become the mean and the unbiased variance of each norm's inputs over all examples, with the present weights. A
-    moving average would mix them with those of earlier weights. Where an average of the weights is validated, they are
-    those of the average. The network computes as in evaluation, in the run's
-    precision, but that the norms use each batch's own statistics. The batches are the first ones of the epoch that
-    comes next; each rank takes its own, and all are counted together. Norms that are in eval mode, as frozen ones, are
-    left alone.
+    They become the mean and the unbiased variance of each norm's inputs over all examples, with the
+    present weights. A moving average would mix them with those of earlier weights. Where an average
+    of the weights is validated, they are those of the average. The network computes as in
+    evaluation, in the run's precision, but that the norms use each batch's own statistics. The
+    batches are the first ones of the epoch that comes next; each rank takes its own, and all are
+    counted together. Norms that are in eval mode, as frozen ones, are left alone.
     """
 
     capabilities = HookCapabilities(
         recomputes_statistics=True,
-        attach_blocker="it passes training batches through the network, and only the loop can fetch a batch",
+        attach_blocker=(
+            "it passes training batches through the network, and only the loop can fetch a batch"
+        ),
     )
 
     phase = "last"  # the weights that are to be validated are there by then
     reads: ClassVar[Slots] = dict.fromkeys(("before_run", "before_val"), ("model",))
     writes: ClassVar[Slots] = {"before_val": ("model",)}
 
-    batches: Annotated[int | None, Field(ge=1, description="training batches; a whole epoch if left out")] = 200
+    batches: Annotated[
+        int | None, Field(ge=1, description="training batches; a whole epoch if left out")
+    ] = 200
 
     def before_run(self, run: Run) -> None:
         """Let averages know of which norms it computes the statistics."""
@@ -501,12 +599,16 @@ class PreciseBN(Hook):
 
     def before_val(self, run: Run) -> None:
         norms = [*training_norms(run.model).values()]
-        if not norms or "train" not in run.data:  # `hookflow val` has those that the checkpoint holds
+        # `hookflow val` has those that the checkpoint holds.
+        if not norms or "train" not in run.data:
             return
         source = run.data["train"]
-        is_within_epoch = run.batch_idx % batches_by_epoch(source).at(run.epoch) > 0 and run.iter != run.max_iters
+        is_within_epoch = (
+            run.batch_idx % batches_by_epoch(source).at(run.epoch) > 0 and run.iter != run.max_iters
+        )
         train_sets = {"train": source}
-        if hasattr(source, "state_dict"):  # one that repeats a few batches has none, and reads no set again
+        # One that repeats a few batches has none, and reads no set again.
+        if hasattr(source, "state_dict"):
             train_sets = getattr(source, "sets", train_sets)
         for train_set in train_sets.values():
             _check_can_be_read_again(train_set, is_within_epoch)
@@ -523,8 +625,9 @@ class PreciseBN(Hook):
 def measure_norms(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]:
     """Sum up what the norms are given, while the rest of the network is in eval mode.
 
-    Yield for each norm the count of its values in a channel, their sums and the sums of their squares, (channels,),
-    in the dtype to add up in. Raises UserError when a norm has been given nothing.
+    Yield for each norm the count of its values in a channel, their sums and the sums of their
+    squares, (channels,), in the dtype to add up in. Raises UserError when a norm has been given
+    nothing.
     """
     sums = [[on_device(0.0, norm.running_mean.device) for _ in range(3)] for norm in norms]
     with enter_evaluation(model), ExitStack() as after:
@@ -535,7 +638,11 @@ def measure_norms(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tens
         yield sums
     if any(not total.ndim for _, total, _ in sums):
         message = "a batch norm received no input while its statistics were computed"
-        raise UserError(Problem(message, hint="it is not used, or a compiled network hides it: run.compile = false"))
+        raise UserError(
+            Problem(
+                message, hint="it is not used, or a compiled network hides it: run.compile = false"
+            )
+        )
 
 
 def _add(sums: list[Tensor], norm: nn.Module, args: Any) -> None:
@@ -545,17 +652,20 @@ def _add(sums: list[Tensor], norm: nn.Module, args: Any) -> None:
 
 
 def compute_moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and the unbiased variance of values, by their count, their sum and the sum of their squares."""
+    """Return the mean and the unbiased variance of values, by their count,
+    their sum and the sum of their squares.
+    """
     mean = total / count
     return mean, ((squares - count * mean.square()) / (count - 1).clamp(min=1)).clamp(min=0)
 
 
 class SyncBuffers(Hook):
-    """Averages real and complex buffers (batch-norm statistics) over all ranks after each backward pass.
+    """Averages real and complex buffers (batch-norm statistics) over all ranks after each backward
+    pass.
 
-    Without it every rank has the running statistics of rank 0, which has seen its share of the batches alone; the
-    ranks have the same in either case. A rank counts alike, whatever its examples. It costs one small all-reduce an
-    iteration, and nothing where there is one rank.
+    Without it every rank has the running statistics of rank 0, which has seen its share of the
+    batches alone; the ranks have the same in either case. A rank counts alike, whatever its
+    examples. It costs one small all-reduce an iteration, and nothing where there is one rank.
     """
 
     reads: ClassVar[Slots] = {"after_backward": ("model",)}
@@ -566,10 +676,16 @@ class SyncBuffers(Hook):
             return
         import torch
 
-        complex_buffers = [torch.view_as_real(buffer) for buffer in run.model.buffers() if buffer.is_complex()]
-        buffers = [buffer for buffer in run.model.buffers() if buffer.is_floating_point()] + complex_buffers
+        complex_buffers = [
+            torch.view_as_real(buffer) for buffer in run.model.buffers() if buffer.is_complex()
+        ]
+        buffers = [
+            buffer for buffer in run.model.buffers() if buffer.is_floating_point()
+        ] + complex_buffers
         if not buffers:
             return
         means = run.mean(torch.cat([buffer.flatten().double() for buffer in buffers]))
-        for buffer, mean in zip(buffers, torch.split(means, [buffer.numel() for buffer in buffers]), strict=True):
+        for buffer, mean in zip(
+            buffers, torch.split(means, [buffer.numel() for buffer in buffers]), strict=True
+        ):
             buffer.copy_(mean.view_as(buffer))

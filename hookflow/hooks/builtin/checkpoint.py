@@ -1,4 +1,6 @@
-"""Files of a run: `checkpoint` requests that its state is saved, `export` writes weights as files for others."""
+"""Files of a run: `checkpoint` requests that its state is saved,
+`export` writes weights as files for others.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,16 @@ KEEP_DESCRIPTION = 'how many of the newest stay, beside the best; or "all"'
 
 
 def _check_keep(written: object) -> object:
-    if written == "all" or (isinstance(written, int) and not isinstance(written, bool) and written > 0):
+    if written == "all" or (
+        isinstance(written, int) and not isinstance(written, bool) and written > 0
+    ):
         return written
     raise ValueError('must be a number of checkpoints above zero, or "all"')
 
 
-TRAIL_DESCRIPTION = 'bytes that older checkpoints may take beside those that stay anyway, such as "2 GB"'
+TRAIL_DESCRIPTION = (
+    'bytes that older checkpoints may take beside those that stay anyway, such as "2 GB"'
+)
 
 
 def _check_trail(written: str | None) -> str | None:
@@ -53,42 +59,51 @@ def _check_trail(written: str | None) -> str | None:
 
 @dataclass(eq=False)
 class Checkpoint(Hook):
-    """Saves `last` after each epoch (or iteration, where it is bound to that), and the best by validation metrics.
+    """Saves `last` after each epoch (or iteration, where it is bound to that), and the best by
+    validation metrics.
 
-    The best go by `best`, `best-2`, …; where several metrics are watched, by `best-accuracy`, `best-accuracy-2`, …
-    Bound to `on_exception`, it saves what stands when something raises, apart from what a run resumes from.
+    The best go by `best`, `best-2`, …; where several metrics are watched, by `best-accuracy`,
+    `best-accuracy-2`, … Bound to `on_exception`, it saves what stands when something raises, apart
+    from what a run resumes from.
 
-    With `stage = "train"` the best go by numbers that the training has logged by the end of an epoch, such as
-    `loss_epoch` of `log` with `mean = "epoch"`: for a run without validation data.
+    With `stage = "train"` the best go by numbers that the training has logged by the end of an
+    epoch, such as `loss_epoch` of `log` with `mean = "epoch"`: for a run without validation data.
 
-    With `from`, as `from = "3ep"`, it begins then: what comes earlier is not saved, and is no best. With `out_dir` the
-    checkpoints are in `<out_dir>/<run.name>/<id>/`, and `checkpoints` in the run directory is a link to that: what
-    looks for them there finds them.
+    With `from`, as `from = "3ep"`, it begins then: what comes earlier is not saved, and is no best.
+    With `out_dir` the checkpoints are in `<out_dir>/<run.name>/<id>/`, and `checkpoints` in the run
+    directory is a link to that: what looks for them there finds them.
 
-    With `trail`, as `trail = "2 GB"`, older checkpoints stay beside the newest, in so many bytes, thinned out: their
-    distances grow in powers of two. `hookflow rerun` goes to any iteration from the one before it.
+    With `trail`, as `trail = "2 GB"`, older checkpoints stay beside the newest, in so many bytes,
+    thinned out: their distances grow in powers of two. `hookflow rerun` goes to any iteration from
+    the one before it.
 
-    With `restore_best` the models, and averages such as `ema`, have the weights of the best checkpoint by the first
-    metric once the training has ended. The checkpoint `last` is saved before, and nothing is saved after that.
+    With `restore_best` the models, and averages such as `ema`, have the weights of the best
+    checkpoint by the first metric once the training has ended. The checkpoint `last` is saved
+    before, and nothing is saved after that.
 
-    With `weights_only` the best hold the weights alone, as `weights-it…`: they take less of the disk, can be evaluated,
-    loaded and forked, and no run resumes from them. `last` and the newest stay whole.
+    With `weights_only` the best hold the weights alone, as `weights-it…`: they take less of the
+    disk, can be evaluated, loaded and forked, and no run resumes from them. `last` and the newest
+    stay whole.
 
-    With `frozen = false` no checkpoint holds parameters that a model was built with frozen, as those below adapters
-    (LoRA). Where it is left out, they lack those of models with `frozen = true` in `[model.NAME]`; with `frozen = true`
-    they hold all. A run that is resumed, and `load_into`, take what is left out from the model as its component builds
-    it; other ones than those of the training are refused. A parameter that is changed or trained later is saved.
+    With `frozen = false` no checkpoint holds parameters that a model was built with frozen, as
+    those below adapters (LoRA). Where it is left out, they lack those of models with `frozen =
+    true` in `[model.NAME]`; with `frozen = true` they hold all. A run that is resumed, and
+    `load_into`, take what is left out from the model as its component builds it; other ones than
+    those of the training are refused. A parameter that is changed or trained later is saved.
 
-    With `copy_to` a thread copies each checkpoint by its names, to another folder or to a URL that fsspec knows, as
-    `copy_to = "s3://models/{run}/{name}-ep{ep}-{accuracy:.3f}"`. Braces hold `run`, `id`, `name`, `it`, `ep` or a
-    metric of `monitor`. A copy that fails is tried again, with a warning; no older copy is removed.
+    With `copy_to` a thread copies each checkpoint by its names, to another folder or to a URL that
+    fsspec knows, as `copy_to = "s3://models/{run}/{name}-ep{ep}-{accuracy:.3f}"`. Braces hold
+    `run`, `id`, `name`, `it`, `ep` or a metric of `monitor`. A copy that fails is tried again, with
+    a warning; no older copy is removed.
 
     The hook requests a save, and the runner makes it at the next safe point, after all hooks: so no
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
 
     settable = ("keep",)
-    capabilities = HookCapabilities(writes_outside=("out_dir", "copy_to"), saved_checkpoints=SavedCheckpoints())
+    capabilities = HookCapabilities(
+        writes_outside=("out_dir", "copy_to"), saved_checkpoints=SavedCheckpoints()
+    )
     points = ("after_train_epoch", "after_val")
     phase = "last"
     reads: ClassVar[Slots] = {
@@ -99,7 +114,12 @@ class Checkpoint(Hook):
 
     monitor: Annotated[
         str | dict[str, Mode] | None,
-        Field(description='the metric that says which are best, or several: { accuracy = "max", loss = "min" }'),
+        Field(
+            description=(
+                'the metric that says which are best, or several: { accuracy = "max", loss ='
+                ' "min" }'
+            )
+        ),
     ] = None
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
     top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1
@@ -107,16 +127,28 @@ class Checkpoint(Hook):
         int | str,
         PlainValidator(_check_keep),
         WithJsonSchema(
-            {"type": ["integer", "string"], "minimum": 1, "pattern": "^all$", "description": KEEP_DESCRIPTION}
+            {
+                "type": ["integer", "string"],
+                "minimum": 1,
+                "pattern": "^all$",
+                "description": KEEP_DESCRIPTION,
+            }
         ),
         Field(description=KEEP_DESCRIPTION),
     ] = 1
-    out_dir: Annotated[str | None, Field(description="the folder; checkpoints/ in the run directory if left out")] = (
-        None
-    )
-    stage: Annotated[Literal["val", "train"], Field(description="where the numbers of monitor come from")] = "val"
+    out_dir: Annotated[
+        str | None, Field(description="the folder; checkpoints/ in the run directory if left out")
+    ] = None
+    stage: Annotated[
+        Literal["val", "train"], Field(description="where the numbers of monitor come from")
+    ] = "val"
     restore_best: Annotated[
-        bool, Field(description="whether the models get the best weights at the end of the training, before a test")
+        bool,
+        Field(
+            description=(
+                "whether the models get the best weights at the end of the training, before a test"
+            )
+        ),
     ] = False
 
     weights_only: Annotated[
@@ -126,16 +158,20 @@ class Checkpoint(Hook):
     frozen: Annotated[
         bool | None,
         Field(
-            description="whether parameters that a model is built with frozen are saved, too; left out: all but those "
-            "of models with `frozen = true`"
+            description=(
+                "whether parameters that a model is built with frozen are saved, too; left out: all"
+                " but those of models with `frozen = true`"
+            )
         ),
     ] = None
 
-    copy_to: Annotated[str | None, Field(description="a folder or a URL to copy to, with {run}, {name}, {it}, …")] = (
-        None
-    )
+    copy_to: Annotated[
+        str | None, Field(description="a folder or a URL to copy to, with {run}, {name}, {it}, …")
+    ] = None
 
-    trail: Annotated[str | None, AfterValidator(_check_trail), Field(description=TRAIL_DESCRIPTION)] = None
+    trail: Annotated[
+        str | None, AfterValidator(_check_trail), Field(description=TRAIL_DESCRIPTION)
+    ] = None
 
     def __post_init__(self) -> None:
         self.modes = _read_modes(self.monitor, self.mode)
@@ -178,7 +214,10 @@ class Checkpoint(Hook):
         if not _read_modes(args.get("monitor"), args.get("mode")) and args.get("restore_best"):
             raise ValueError("restore_best needs monitor, the metric that says which are best")
         if not _read_modes(args.get("monitor"), args.get("mode")) and args.get("weights_only"):
-            raise ValueError("weights_only is for the best: it needs monitor, the metric that says which are best")
+            raise ValueError(
+                "weights_only is for the best: it needs monitor, the metric that says which are"
+                " best"
+            )
         if args.get("copy_to") is not None:
             _check_place(args["copy_to"], _read_modes(args.get("monitor"), args.get("mode")))
         if args.get("trail") and args.get("keep") == "all":
@@ -229,7 +268,11 @@ class Checkpoint(Hook):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best |= {metric: best[: self.top] for metric, best in state["best"].items() if metric in self.best}
+        self.best |= {
+            metric: best[: self.top]
+            for metric, best in state["best"].items()
+            if metric in self.best
+        }
 
 
 def name_best(metric: str, modes: Mapping[str, Mode]) -> str:
@@ -260,11 +303,15 @@ def _number_kept(keep: int | str) -> int:
 
 
 def _check_place(template: str, metrics: Iterable[str]) -> None:
-    """Raise ValueError for what no checkpoint can be copied to, and UserError where a package is missing."""
+    """Raise ValueError for what no checkpoint can be copied to,
+    and UserError where a package is missing.
+    """
     known = dict.fromkeys((*PLACE_NAMES, *metrics))
     for _, name, _, _ in Formatter().parse(template):
         if name is not None and name not in known:
-            raise ValueError(f'copy_to has "{{{name}}}": it takes {", ".join(known)}, and the metrics of monitor')
+            raise ValueError(
+                f'copy_to has "{{{name}}}": it takes {", ".join(known)}, and the metrics of monitor'
+            )
     format_place(template, {**dict.fromkeys(PLACE_NAMES[:3], ""), "it": 0, "ep": 0})
     protocol, url, _ = template.partition("://")
     if url:
@@ -286,27 +333,39 @@ def _read_modes(monitor: str | dict[str, Mode] | None, mode: Mode | None) -> dic
 
 
 Format = Literal["state_dict", "safetensors", "torch_export"]
-SUFFIX_BY_FORMAT: dict[Format, str] = {"state_dict": ".pt", "safetensors": ".safetensors", "torch_export": ".pt2"}
+SUFFIX_BY_FORMAT: dict[Format, str] = {
+    "state_dict": ".pt",
+    "safetensors": ".safetensors",
+    "torch_export": ".pt2",
+}
 
 DIGITS = 8
-"""Digits of the SHA-256 in a file's name, as `torch.hub.load_state_dict_from_url(…, check_hash=True)` reads them."""
+"""Digits of the SHA-256 in a file's name, as
+`torch.hub.load_state_dict_from_url(…, check_hash=True)` reads them.
+"""
 
 
 @dataclass(eq=False)
 class Export(Hook):
-    """Writes weights of a checkpoint at the end of the run, with the first digits of their SHA-256 in the name.
+    """Writes weights of a checkpoint at the end of the run, with the first digits of their SHA-256
+    in the name.
 
-    `checkpoint` is the name of the checkpoint, such as `best`; `weights` which of its weights, such as `model_ema` for
-    the average of a hook called ema. The file is `<checkpoint>-<weights>-1a2b3c4d.pt`; one of that name that is there
-    holds the same, and those of other runs stay. The formats:
+    `checkpoint` is the name of the checkpoint, such as `best`; `weights` which of its weights, such
+    as `model_ema` for the average of a hook called ema. The file is
+    `<checkpoint>-<weights>-1a2b3c4d.pt`; one of that name that is there holds the same, and those
+    of other runs stay. The formats:
 
-    - `state_dict`: what `torch.save` writes of a state_dict, for `torch.load(…, weights_only=True)`;
-    - `safetensors`: the same tensors for the package of that name (`pip install 'hookflow[safetensors]'`);
-    - `torch_export`: the network in evaluation with the weights, by `torch.export`, for batches of any size. It is
-      called with the first tensor of a training batch to see what it does. `run --dry-run` tries it.
+    - `state_dict`: what `torch.save` writes of a state_dict, for `torch.load(…,
+      weights_only=True)`;
+    - `safetensors`: the same tensors for the package of that name (`pip install
+      'hookflow[safetensors]'`);
+    - `torch_export`: the network in evaluation with the weights, by `torch.export`, for batches of
+      any size. It is called with the first tensor of a training batch to see what it does. `run
+      --dry-run` tries it.
 
-    Written after the last checkpoint is on the disk; a run that ends without that checkpoint exports nothing. A
-    name that no hook saves is refused before the training, unless a hook of your own might.
+    Written after the last checkpoint is on the disk; a run that ends without that checkpoint
+    exports nothing. A name that no hook saves is refused before the training, unless a hook of your
+    own might.
     """
 
     phase = "last"
@@ -314,17 +373,27 @@ class Export(Hook):
     reads = ("model", "checkpoint")
     capabilities = HookCapabilities(writes_outside=("out_dir",), exported_weights=ExportedWeights())
 
-    formats: Annotated[tuple[Format, ...], Field(min_length=1, description="the formats to write")] = ("state_dict",)
-    checkpoint: Annotated[str, Field(description="the checkpoint by its name: last, best, …")] = "last"
-    weights: Annotated[str, Field(description="which weights of the checkpoint: model, model_ema, …")] = "model"
-    out_dir: Annotated[str | None, Field(description="the folder; export/ in the run directory if left out")] = None
+    formats: Annotated[
+        tuple[Format, ...], Field(min_length=1, description="the formats to write")
+    ] = ("state_dict",)
+    checkpoint: Annotated[str, Field(description="the checkpoint by its name: last, best, …")] = (
+        "last"
+    )
+    weights: Annotated[
+        str, Field(description="which weights of the checkpoint: model, model_ema, …")
+    ] = "model"
+    out_dir: Annotated[
+        str | None, Field(description="the folder; export/ in the run directory if left out")
+    ] = None
 
     def __post_init__(self) -> None:
         self.trains = False
 
     @classmethod
     def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
-        exported = ExportedWeights(checkpoint=args.get("checkpoint", "last"), weights=args.get("weights", "model"))
+        exported = ExportedWeights(
+            checkpoint=args.get("checkpoint", "last"), weights=args.get("weights", "model")
+        )
         return replace(cls.capabilities, exported_weights=exported)
 
     @classmethod
@@ -337,7 +406,9 @@ class Export(Hook):
         self.trains = True
         if "torch_export" in self.formats and any(map(is_sharded, run.model.parameters())):
             message = "torch_export cannot export a model that is sharded across the ranks"
-            raise UserError(Problem(message, hint='export a state_dict, or use distributed.strategy = "ddp"'))
+            raise UserError(
+                Problem(message, hint='export a state_dict, or use distributed.strategy = "ddp"')
+            )
         if "safetensors" in self.formats:
             only_tensors(run.model.state_dict())
         make_out_dir(self._find_folder(run))
@@ -359,19 +430,27 @@ class Export(Hook):
                 model = run.models.get(self.weights.removeprefix("model_"), run.model)
                 inputs = first_tensor(next(iter(run.data["train"].epoch(0))))
                 if inputs is None:
-                    message = "torch_export needs a tensor in the batch, to see what the network does with it"
+                    message = (
+                        "torch_export needs a tensor in the batch, to see what the network does"
+                        " with it"
+                    )
                     raise UserError(Problem(message))
                 whole = with_frozen(weights, frozen_in(source, self.weights), model)
                 write_exported(model, inputs, whole, written)
             elif format_ == "safetensors":
                 write_safetensors(weights, written)
             else:
-                with written.open("wb") as file:  # the same weights give the same bytes, whatever the file's name
+                # The same weights give the same bytes, whatever the file's name.
+                with written.open("wb") as file:
                     torch.save(weights, file)
             with written.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
-            path = written.replace(folder / f"{written.stem[1:]}-{digest}{SUFFIX_BY_FORMAT[format_]}")
-            run.say("; ".join(filter(None, (f"exported {path}", not_averages(source, self.weights)))))
+            path = written.replace(
+                folder / f"{written.stem[1:]}-{digest}{SUFFIX_BY_FORMAT[format_]}"
+            )
+            run.say(
+                "; ".join(filter(None, (f"exported {path}", not_averages(source, self.weights))))
+            )
 
     def _find_folder(self, run: Run) -> Path:
         if self.out_dir is None or run.is_temporary:
@@ -385,7 +464,10 @@ def only_tensors(weights: Mapping[str, Any]) -> None:
 
     other = next((name for name, value in weights.items() if not torch.is_tensor(value)), "")
     if other:
-        message = f'safetensors cannot hold "{other}", a module\'s extra state of type {type(weights[other]).__name__}'
+        message = (
+            f'safetensors cannot hold "{other}", a module\'s extra state of type'
+            f" {type(weights[other]).__name__}"
+        )
         raise UserError(Problem(message, hint='use formats = ["state_dict"]'))
 
 
@@ -409,8 +491,12 @@ def _untie_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.contiguous().clone() for name, tensor in weights.items()}
 
 
-def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write a network with other weights, in evaluation, by `torch.export`; it is afterwards as it was."""
+def write_exported(
+    model: nn.Module, inputs: Tensor, weights: Mapping[str, Tensor], path: Path
+) -> None:
+    """Write a network with other weights, in evaluation, by `torch.export`;
+    it is afterwards as it was.
+    """
     import torch
 
     before = deepcopy(model.state_dict())
@@ -418,6 +504,8 @@ def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tenso
         model.load_state_dict(weights)
         with enter_evaluation(model), torch.no_grad():
             shapes = ({0: torch.export.Dim.AUTO},)
-            torch.export.save(torch.export.export(model, (inputs,), dynamic_shapes=shapes, strict=False), path)
+            torch.export.save(
+                torch.export.export(model, (inputs,), dynamic_shapes=shapes, strict=False), path
+            )
     finally:
         model.load_state_dict(before)

@@ -1,4 +1,6 @@
-"""Parameters that stay as they are: frozen for a part of the run (`freeze`), or pruned by magnitude (`prune`)."""
+"""Parameters that stay as they are: frozen for a part of the run (`freeze`),
+or pruned by magnitude (`prune`).
+"""
 
 from __future__ import annotations
 
@@ -25,24 +27,34 @@ if TYPE_CHECKING:
 class Freeze(Hook):
     """Freezes the parameters that match `params` from `begin` until `end`; then they train again.
 
-    While they are frozen they have no gradient, so no optimizer touches them, be it by weight decay or by momentum; an
-    optimizer's state of them stays as it was. Norms whose parameters are all frozen keep their running statistics too:
-    they are in eval mode. Several such hooks unfreeze a network part by part; no two of them should pick the same.
+    While they are frozen they have no gradient, so no optimizer touches them, be it by weight decay
+    or by momentum; an optimizer's state of them stays as it was. Norms whose parameters are all
+    frozen keep their running statistics too: they are in eval mode. Several such hooks unfreeze a
+    network part by part; no two of them should pick the same.
 
-    On one process nothing is computed for frozen parameters (`requires_grad` is false), and a compiled network is
-    compiled anew when they change. Where several train together, DDP and FSDP expect the same gradients all run long:
-    they are computed, and dropped.
+    On one process nothing is computed for frozen parameters (`requires_grad` is false), and a
+    compiled network is compiled anew when they change. Where several train together, DDP and FSDP
+    expect the same gradients all run long: they are computed, and dropped.
     """
 
-    # It changes no weight and no gradient of others: two of them need no order. To the others it is a reader that
-    # comes early: behind those who write gradients, and before those who look at what is left of them.
+    # It changes no weight and no gradient of others: two of them need no order. To the others it is
+    # a reader that comes early: behind those who write gradients, and before those who look at what
+    # is left of them.
     phase = "early"
     reads: ClassVar[Slots] = {"after_backward": ("grads",)}
 
-    params: Annotated[list[str], Field(min_length=1, description="globs over parameters", examples=[["body.*"]])]
-    begin: Annotated[Progress, Field(description='when they freeze: 0, 100, "100it", "2ep", "30%" of the run')] = 0
-    end: Annotated[Progress | None, Field(description="when they train again, if ever", examples=["2ep"])] = None
-    norms: Annotated[bool, Field(description="whether frozen norms keep their running statistics, in eval mode")] = True
+    params: Annotated[
+        list[str], Field(min_length=1, description="globs over parameters", examples=[["body.*"]])
+    ]
+    begin: Annotated[
+        Progress, Field(description='when they freeze: 0, 100, "100it", "2ep", "30%" of the run')
+    ] = 0
+    end: Annotated[
+        Progress | None, Field(description="when they train again, if ever", examples=["2ep"])
+    ] = None
+    norms: Annotated[
+        bool, Field(description="whether frozen norms keep their running statistics, in eval mode")
+    ] = True
 
     def __post_init__(self) -> None:
         self.first = self.last = 0
@@ -76,7 +88,8 @@ class Freeze(Hook):
         self.chosen = [*frozen_parameters(trained, self.params).values()]
         due = self.first <= run.iter < self.last
         held_back = self.suspended or (run.iter and not all(p.requires_grad for p in self.chosen))
-        self.frozen = bool(held_back) and not due  # a checkpoint of the iteration at which they train again
+        # A checkpoint of the iteration at which they train again.
+        self.frozen = bool(held_back) and not due
         self.before_train_iter(run)
 
     def before_train_iter(self, run: Run) -> None:
@@ -84,7 +97,10 @@ class Freeze(Hook):
             self.frozen = not self.frozen
             self._switch(run.model)
             weights = f"{sum(parameter.numel() for parameter in self.chosen):,} weights"
-            run.say(f"{weights} {'are frozen' if self.frozen else 'train again'}: {', '.join(self.params)}")
+            run.say(
+                f"{weights} {'are frozen' if self.frozen else 'train again'}:"
+                f" {', '.join(self.params)}"
+            )
 
     def after_run(self, run: Run) -> None:
         """Leave the network as it was: in a notebook, others train it from here on."""
@@ -125,8 +141,12 @@ class Freeze(Hook):
         self.suspended = state["suspended"]
 
 
-def frozen_parameters(parameters: Mapping[str, nn.Parameter], globs: Sequence[str]) -> dict[str, nn.Parameter]:
-    """Return the parameters that globs pick. Raises UserError when a glob picks none, or all of them are picked."""
+def frozen_parameters(
+    parameters: Mapping[str, nn.Parameter], globs: Sequence[str]
+) -> dict[str, nn.Parameter]:
+    """Return the parameters that globs pick. Raises UserError when a glob picks none, or all of
+    them are picked.
+    """
     require_matches(globs, parameters, "parameter that trains")
     result = matching(parameters, globs)
     if len(result) == len(set(parameters.values())):
@@ -149,17 +169,20 @@ def frozen_norms(model: nn.Module, globs: Sequence[str]) -> Iterable[str]:
 
 @dataclass(eq=False)
 class Prune(Hook):
-    """Prunes the weights of smallest magnitude, more and more of them from `begin` to `end`, and keeps them zero.
+    """Prunes the weights of smallest magnitude, more and more of them from `begin` to `end`, and
+    keeps them zero.
 
-    The masks are those of `torch.nn.utils.prune`: `global_unstructured` with `L1Unstructured`, or `l1_unstructured` of
-    each parameter. The share grows by the cubic schedule of Zhu and Gupta, "To prune, or not to prune" (2017).
-    Parameters keep their names, so that a checkpoint loads into the plain network; the masks are the hook's state.
-    Pruned weights have no gradient, and are zero in the averages that `ema` and `swa` keep. On FSDP's shards, and for
-    parameters that are integers or not dense, the hook is refused.
+    The masks are those of `torch.nn.utils.prune`: `global_unstructured` with `L1Unstructured`, or
+    `l1_unstructured` of each parameter. The share grows by the cubic schedule of Zhu and Gupta, "To
+    prune, or not to prune" (2017). Parameters keep their names, so that a checkpoint loads into the
+    plain network; the masks are the hook's state. Pruned weights have no gradient, and are zero in
+    the averages that `ema` and `swa` keep. On FSDP's shards, and for parameters that are integers
+    or not dense, the hook is refused.
     """
 
-    # It masks gradients before clipping and norms see them, and weights before averages take them. `sam` takes its
-    # direction from the masked gradients, and replaces them by others, which are masked before the step.
+    # It masks gradients before clipping and norms see them, and weights before averages take them.
+    # `sam` takes its direction from the masked gradients, and replaces them by others, which are
+    # masked before the step.
     phase = "early"
     reads: ClassVar[Slots] = {"after_optimizer_step": ("model",)}
     writes: ClassVar[Slots] = {
@@ -167,12 +190,22 @@ class Prune(Hook):
         "after_optimizer_step": ("model",),
     }
 
-    params: Annotated[list[str], Field(min_length=1, description="globs over parameters", examples=[["*.weight"]])]
-    amount: Annotated[float, Field(gt=0, lt=1, description="the share that is zero in the end")] = 0.5
-    begin: Annotated[Progress, Field(description='when it begins: 0, 100, "100it", "2ep", "30%" of the run')] = 0
+    params: Annotated[
+        list[str], Field(min_length=1, description="globs over parameters", examples=[["*.weight"]])
+    ]
+    amount: Annotated[float, Field(gt=0, lt=1, description="the share that is zero in the end")] = (
+        0.5
+    )
+    begin: Annotated[
+        Progress, Field(description='when it begins: 0, 100, "100it", "2ep", "30%" of the run')
+    ] = 0
     end: Annotated[Progress, Field(description="when the share is reached")] = "50%"
-    every: Annotated[int, Field(ge=1, description="iterations between two choices of weights")] = 100
-    scope: Annotated[Literal["global", "layer"], Field(description="which weights are compared")] = "global"
+    every: Annotated[int, Field(ge=1, description="iterations between two choices of weights")] = (
+        100
+    )
+    scope: Annotated[
+        Literal["global", "layer"], Field(description="which weights are compared")
+    ] = "global"
 
     def __post_init__(self) -> None:
         self.masks: dict[str, Tensor] = {}
@@ -187,7 +220,10 @@ class Prune(Hook):
             self._check(name, parameter)
         self.first, self.last = count_iterations(self.begin, run), count_iterations(self.end, run)
         if self.last < self.first:
-            message = f'hook "{self.name}" would end at iteration {self.last}, before it begins at {self.first}'
+            message = (
+                f'hook "{self.name}" would end at iteration {self.last}, before it begins at'
+                f" {self.first}"
+            )
             raise UserError(Problem(message))
         self.masks = {name: mask.to(self.pruned[name].device) for name, mask in self.masks.items()}
         self._record_masks()
@@ -203,7 +239,9 @@ class Prune(Hook):
         if is_number and parameter.layout is torch.strided:
             return
         kind = str(parameter.layout if is_number else parameter.dtype).removeprefix("torch.")
-        message = f'hook "{self.name}" prunes dense real and complex parameters, and "{name}" is {kind}'
+        message = (
+            f'hook "{self.name}" prunes dense real and complex parameters, and "{name}" is {kind}'
+        )
         raise UserError(Problem(message, hint="let params name others"))
 
     def after_backward(self) -> None:
@@ -217,7 +255,8 @@ class Prune(Hook):
         place = min(done, self.last)
         if place < self.last:
             place -= (place - self.first) % self.every
-        self._mask_weights()  # before a choice, too: momentum moves pruned weights, and the choice must see zeros
+        # Before a choice, too: momentum moves pruned weights, and the choice must see zeros.
+        self._mask_weights()
         if place >= self.first and place > self.chosen_at:
             self.chosen_at = place
             self.masks = self.choose(self.compute_amount_at(place))
@@ -248,19 +287,28 @@ class Prune(Hook):
         return self.amount * (1 - left**3)
 
     def choose(self, amount: float) -> dict[str, Tensor]:
-        """Return masks, false at the weights of smallest magnitude: zeros come first, so what is pruned stays so."""
+        """Return masks, false at the weights of smallest magnitude: zeros come first,
+        so what is pruned stays so.
+        """
         import torch
         from torch.nn.utils.prune import L1Unstructured
 
-        magnitudes = {name: parameter.detach().abs().flatten() for name, parameter in self.pruned.items()}
+        magnitudes = {
+            name: parameter.detach().abs().flatten() for name, parameter in self.pruned.items()
+        }
         if self.scope == "global":
             compared = [torch.cat([*magnitudes.values()])]
         else:
             compared = [*magnitudes.values()]
         method: Any = L1Unstructured(amount)  # PyTorch has no types for it
-        masks: Tensor = torch.cat([method.compute_mask(each, torch.ones_like(each)) for each in compared])
+        masks: Tensor = torch.cat(
+            [method.compute_mask(each, torch.ones_like(each)) for each in compared]
+        )
         parts = torch.split(masks.bool(), [each.numel() for each in magnitudes.values()])
-        return {name: part.view_as(self.pruned[name]) for name, part in zip(magnitudes, parts, strict=True)}
+        return {
+            name: part.view_as(self.pruned[name])
+            for name, part in zip(magnitudes, parts, strict=True)
+        }
 
     def state_dict(self) -> dict[str, Any]:
         return {"masks": dict(self.masks), "chosen_at": self.chosen_at}

@@ -1,7 +1,10 @@
-"""Gradients: their norms (`grad_norm`), bounds (`grad_clip`), bytes between ranks (`comm_hook`), sharpness (`sam`).
+"""Gradients: their norms (`grad_norm`), bounds (`grad_clip`), bytes between ranks (`comm_hook`),
+sharpness (`sam`).
 
-SAM: P. Foret and others, *Sharpness-aware minimization for efficiently improving generalization*, ICLR 2021.
-PowerSGD: T. Vogels and others, *PowerSGD: practical low-rank gradient compression for distributed optimization*, 2019.
+SAM: P. Foret and others, *Sharpness-aware minimization for efficiently improving generalization*,
+ICLR 2021.
+PowerSGD: T. Vogels and others, *PowerSGD: practical low-rank gradient compression for distributed
+optimization*, 2019.
 """
 
 from __future__ import annotations
@@ -16,7 +19,14 @@ from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.parameter_notes import find_notes
-from hookflow.hooks.tensors import find_wide_dtype, full, local, matching, named_parameters, require_matches
+from hookflow.hooks.tensors import (
+    find_wide_dtype,
+    full,
+    local,
+    matching,
+    named_parameters,
+    require_matches,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,18 +36,24 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class GradNorm(Hook):
-    """Logs the Euclidean norm of each layer's gradients, `grad_norm/<layer>`, and of all, `grad_norm/total`.
+    """Logs the Euclidean norm of each layer's gradients, `grad_norm/<layer>`, and of all,
+    `grad_norm/total`.
 
-    A layer is a module with parameters of its own. The norms are those of the gradients that the optimizer steps with,
-    so after clipping: hooks that write `grads` fire before. They stay on the device, so that nothing waits. Parameters
-    that have received no gradient are left out. Where several optimizers step one after the other, each step logs the
-    norms of its own model, whose name comes first where there are several: `grad_norm/generator.total`.
+    A layer is a module with parameters of its own. The norms are those of the gradients that the
+    optimizer steps with, so after clipping: hooks that write `grads` fire before. They stay on the
+    device, so that nothing waits. Parameters that have received no gradient are left out. Where
+    several optimizers step one after the other, each step logs the norms of its own model, whose
+    name comes first where there are several: `grad_norm/generator.total`.
     """
 
     reads = ("grads",)
 
-    per: Annotated[Literal["layer", "parameter"], Field(description="what has a norm of its own")] = "layer"
-    model: Annotated[str | None, Field(description="which of several models; each if left out")] = None
+    per: Annotated[
+        Literal["layer", "parameter"], Field(description="what has a norm of its own")
+    ] = "layer"
+    model: Annotated[str | None, Field(description="which of several models; each if left out")] = (
+        None
+    )
 
     def before_optimizer_step(self, run: Run) -> None:
         model = run.model_being_updated(self.model)
@@ -59,9 +75,15 @@ def name_of(model: nn.Module, run: Run) -> str:
 
 
 def collect_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Return the gradients that parameters have, by the names of the parameters; of sparse ones the values."""
+    """Return the gradients that parameters have, by the names of the parameters;
+    of sparse ones the values.
+    """
     parameters = model.named_parameters()
-    return {name: gradient_values(parameter) for name, parameter in parameters if parameter.grad is not None}
+    return {
+        name: gradient_values(parameter)
+        for name, parameter in parameters
+        if parameter.grad is not None
+    }
 
 
 def gradient_values(parameter: Tensor) -> Tensor:
@@ -89,10 +111,14 @@ def writable_gradient_values(parameter: Tensor) -> Tensor:
     return values
 
 
-def compute_norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = "layer") -> dict[str, Tensor]:
-    """Return the Euclidean norm of the gradients of each layer (or parameter), and of all together as `total`.
+def compute_norms(
+    gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = "layer"
+) -> dict[str, Tensor]:
+    """Return the Euclidean norm of the gradients of each layer (or parameter), and of all together
+    as `total`.
 
-    The norms are tensors of no dimensions, in float32 or better. None at all where there are no gradients.
+    The norms are tensors of no dimensions, in float32 or better. None at all where there are no
+    gradients.
     """
     single = {name: full(norm_of(tensor)) for name, tensor in gradients.items()}
     if not single:
@@ -109,7 +135,9 @@ def compute_norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parame
 
 
 def norm_of(tensor: Tensor, order: float = 2.0) -> Tensor:
-    """Return the norm of a tensor's values, computed in float32 at least: in float16 that of 70 times 8000 is inf."""
+    """Return the norm of a tensor's values, computed in float32 at least:
+    in float16 that of 70 times 8000 is inf.
+    """
     import torch
 
     norm: Tensor = torch.linalg.vector_norm(tensor, order, dtype=find_wide_dtype(tensor.dtype))
@@ -126,18 +154,21 @@ def norm_of_norms(norms: Sequence[Tensor], order: float = 2.0) -> Tensor:
 
 @dataclass(eq=False)
 class GradClip(Hook):
-    """Scales all gradients down together when their norm exceeds `max_norm`, and logs the norm before that.
+    """Scales all gradients down together when their norm exceeds `max_norm`, and logs the norm
+    before that.
 
-    `norm_type` is the order of the norm, as in PyTorch's `clip_grad_norm_`: 2.0, 1.0, or inf for the largest absolute
-    value. With `clip_value` in the place of `max_norm` each element is clamped by itself to ±`clip_value`, as by
-    `clip_grad_value_`, and no norm is logged. The norm is computed in float32 at least. A sparse gradient counts by its
-    values, of which those of one index are summed up first. Complex gradients have a norm, but `clip_value` is refused.
+    `norm_type` is the order of the norm, as in PyTorch's `clip_grad_norm_`: 2.0, 1.0, or inf for
+    the largest absolute value. With `clip_value` in the place of `max_norm` each element is clamped
+    by itself to ±`clip_value`, as by `clip_grad_value_`, and no norm is logged. The norm is
+    computed in float32 at least. A sparse gradient counts by its values, of which those of one
+    index are summed up first. Complex gradients have a norm, but `clip_value` is refused.
 
-    Where several optimizers step one after the other, each step is bounded by itself; or that of `model` alone, or that
-    of `optimizer`. With `params` the gradients of some parameters are bounded, and the others left alone.
+    Where several optimizers step one after the other, each step is bounded by itself; or that of
+    `model` alone, or that of `optimizer`. With `params` the gradients of some parameters are
+    bounded, and the others left alone.
 
-    The norm is logged as `grad_norm`; that of one of several models as `grad_norm/generator`; with `params` or
-    `optimizer` as `grad_norm/<name of the hook>`.
+    The norm is logged as `grad_norm`; that of one of several models as `grad_norm/generator`; with
+    `params` or `optimizer` as `grad_norm/<name of the hook>`.
     """
 
     capabilities = HookCapabilities(clips_gradients=True)
@@ -146,15 +177,25 @@ class GradClip(Hook):
     writes: ClassVar[Slots] = {"before_optimizer_step": ("grads.{model}",)}
 
     max_norm: Annotated[
-        float | None, Field(gt=0, description="the largest norm of all gradients together", examples=[1.0])
+        float | None,
+        Field(gt=0, description="the largest norm of all gradients together", examples=[1.0]),
     ] = None
-    model: Annotated[str | None, Field(description="which of several models; each if left out")] = None
-    norm_type: Annotated[float, Field(gt=0, description="the order of the norm; inf: the largest value")] = 2.0
-    clip_value: Annotated[float | None, Field(gt=0, description="the largest absolute value of an element")] = None
+    model: Annotated[str | None, Field(description="which of several models; each if left out")] = (
+        None
+    )
+    norm_type: Annotated[
+        float, Field(gt=0, description="the order of the norm; inf: the largest value")
+    ] = 2.0
+    clip_value: Annotated[
+        float | None, Field(gt=0, description="the largest absolute value of an element")
+    ] = None
     params: Annotated[
-        list[str] | None, Field(min_length=1, description="globs over parameters; all of them if left out")
+        list[str] | None,
+        Field(min_length=1, description="globs over parameters; all of them if left out"),
     ] = None
-    optimizer: Annotated[str | None, Field(description="which of several optimizers; each if left out")] = None
+    optimizer: Annotated[
+        str | None, Field(description="which of several optimizers; each if left out")
+    ] = None
 
     def __post_init__(self) -> None:
         self._matched: frozenset[nn.Parameter] = frozenset()
@@ -183,7 +224,9 @@ class GradClip(Hook):
 
     def before_train(self, run: Run) -> None:
         if self.optimizer is not None and self.optimizer not in run.optimizers:
-            hint = nearest(self.optimizer, run.optimizers) or f"there are {', '.join(run.optimizers)}"
+            hint = (
+                nearest(self.optimizer, run.optimizers) or f"there are {', '.join(run.optimizers)}"
+            )
             message = f'hook "{self.name}": there is no optimizer "{self.optimizer}"'
             raise UserError(Problem(message, hint=hint))
         if self.params is not None:
@@ -198,8 +241,13 @@ class GradClip(Hook):
         names = {parameter: name for name, parameter in network.named_parameters()}
         for parameter in self._selected(run, names):
             if parameter.is_complex() and parameter.requires_grad:
-                message = f'hook "{self.name}": clip_value cannot clamp the complex gradient of "{names[parameter]}"'
-                raise UserError(Problem(message, hint="bound its norm: max_norm; or choose others: params"))
+                message = (
+                    f'hook "{self.name}": clip_value cannot clamp the complex gradient of'
+                    f' "{names[parameter]}"'
+                )
+                raise UserError(
+                    Problem(message, hint="bound its norm: max_norm; or choose others: params")
+                )
 
     def before_optimizer_step(self, run: Run) -> None:
         model = run.model_being_updated(self.model)
@@ -240,7 +288,8 @@ class GradClip(Hook):
 
 
 def clip_norm(parameters: Iterable[Tensor], max_norm: float, norm_type: float) -> Tensor:
-    """Scale gradients as `clip_grad_norm_` does, which refuses sparse ones and those on several meshes.
+    """Scale gradients as `clip_grad_norm_` does, which refuses sparse ones and those on several
+    meshes.
 
     Return the norm before that, in float32 at least.
     """
@@ -248,7 +297,9 @@ def clip_norm(parameters: Iterable[Tensor], max_norm: float, norm_type: float) -
     from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
     usual: dict[Any, list[Tensor]] = {}
-    """The parameters whose gradients PyTorch's functions serve, by the mesh of ranks over which they are sharded."""
+    """The parameters whose gradients PyTorch's functions serve,
+    by the mesh of ranks over which they are sharded.
+    """
     others: list[Tensor] = []
     """The parameters whose gradients are sparse, or have fewer than 32 bits."""
     for parameter in parameters:
@@ -294,13 +345,15 @@ def clip_values(parameters: Iterable[Tensor], largest: float) -> None:
 
 @dataclass(eq=False)
 class SAM(Hook):
-    """Replaces the gradients by those at the worst weights within `rho`: sharpness-aware minimisation.
+    """Replaces the gradients by those at the worst weights within `rho`: sharpness-aware
+    minimisation.
 
-    An iteration takes two forward and backward passes of its batch, which costs twice the time. The first one, whose
-    outputs and loss the other hooks see, gives the direction in which the loss grows fastest. The weights move by `rho`
-    along it, the second pass computes the gradients there, and the weights move back. The buffers are put back, too:
-    batch norms take no statistics in the second pass. Dropout draws anew. Hooks inside the network fire in both passes.
-    Over several ranks the direction is that of the mean gradient.
+    An iteration takes two forward and backward passes of its batch, which costs twice the time. The
+    first one, whose outputs and loss the other hooks see, gives the direction in which the loss
+    grows fastest. The weights move by `rho` along it, the second pass computes the gradients there,
+    and the weights move back. The buffers are put back, too: batch norms take no statistics in the
+    second pass. Dropout draws anew. Hooks inside the network fire in both passes. Over several
+    ranks the direction is that of the mean gradient.
 
     It refuses fp16 and FSDP, gradient accumulation, and a task that steps its optimizers itself.
     """
@@ -308,12 +361,16 @@ class SAM(Hook):
     phase = "first"
     capabilities = HookCapabilities(
         runs_backward_twice=True,
-        attach_blocker="it computes the loss of each batch a second time, and only the loop can compute a loss",
+        attach_blocker=(
+            "it computes the loss of each batch a second time, and only the loop can compute a loss"
+        ),
     )
     reads: ClassVar[Slots] = {"after_backward": ("batch", "grads", "model")}
     writes: ClassVar[Slots] = {"after_backward": ("grads", "model", "rng")}
 
-    rho: Annotated[float, Field(gt=0, description="the distance of the worst weights, in the Euclidean norm")] = 0.05
+    rho: Annotated[
+        float, Field(gt=0, description="the distance of the worst weights, in the Euclidean norm")
+    ] = 0.05
 
     def before_train(self, run: Run) -> None:
         run.check_second_backward(self.name)
@@ -321,7 +378,9 @@ class SAM(Hook):
     def after_backward(self, run: Run, batch: Any) -> None:
         import torch
 
-        with_gradient = [parameter for parameter in run.model.parameters() if parameter.grad is not None]
+        with_gradient = [
+            parameter for parameter in run.model.parameters() if parameter.grad is not None
+        ]
         moved = [parameter for parameter in with_gradient if not find_notes(parameter).is_frozen]
         if not moved:
             return
@@ -355,9 +414,9 @@ class SAM(Hook):
 class CommHook(Hook):
     """Compresses DDP's gradient all-reduce with one of PyTorch's communication hooks.
 
-    For several ranks with `strategy = "ddp"`; elsewhere it is refused. The state that PowerSGD has learned is not kept:
-    a resumed run averages in full for two iterations (DDP arranges its buckets anew in the first), and then begins with
-    it anew.
+    For several ranks with `strategy = "ddp"`; elsewhere it is refused. The state that PowerSGD has
+    learned is not kept: a resumed run averages in full for two iterations (DDP arranges its buckets
+    anew in the first), and then begins with it anew.
     """
 
     reads: ClassVar[Slots] = {"ddp_comm": ("grads",)}
@@ -365,15 +424,24 @@ class CommHook(Hook):
 
     algorithm: Annotated[
         Literal["fp16_compress", "bf16_compress", "power_sgd"],
-        Field(description="send gradients in float16, in bfloat16, or as products of two thin matrices"),
+        Field(
+            description=(
+                "send gradients in float16, in bfloat16, or as products of two thin matrices"
+            )
+        ),
     ]
-    matrix_rank: Annotated[int, Field(ge=1, description="rank of `power_sgd`; a higher one sends more")] = 1
-    start: Annotated[int, Field(ge=2, description="iterations before `power_sgd` begins to compress")] = 1000
+    matrix_rank: Annotated[
+        int, Field(ge=1, description="rank of `power_sgd`; a higher one sends more")
+    ] = 1
+    start: Annotated[
+        int, Field(ge=2, description="iterations before `power_sgd` begins to compress")
+    ] = 1000
 
     def __post_init__(self) -> None:
         self._before: dict[str, int] = {}
         """How many iterations of each model were averaged before this process."""
-        self._power_sgd: dict[str, Any] = {}  # of each model, as it knows buckets by numbers that all models use
+        # Of each model, as it knows buckets by numbers that all models use.
+        self._power_sgd: dict[str, Any] = {}
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -383,7 +451,11 @@ class CommHook(Hook):
 
     def before_train(self, run: Run) -> None:
         if any(before >= self.start for before in self._before.values()):
-            run.say("PowerSGD's state is not saved: it restarts after two iterations of exact all-reduce", "warn")
+            run.say(
+                "PowerSGD's state is not saved: it restarts after two iterations of exact"
+                " all-reduce",
+                "warn",
+            )
 
     def ddp_comm(self, name: str, process_group: Any, bucket: Any) -> Any:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -392,11 +464,15 @@ class CommHook(Hook):
             return getattr(default_hooks, f"{self.algorithm}_hook")(process_group, bucket)
         if name not in self._power_sgd:
             begins = max(self.start - self._before.get(name, 0), 2)
-            self._power_sgd[name] = powerSGD_hook.PowerSGDState(process_group, self.matrix_rank, begins)
+            self._power_sgd[name] = powerSGD_hook.PowerSGDState(
+                process_group, self.matrix_rank, begins
+            )
         return powerSGD_hook.powerSGD_hook(self._power_sgd[name], bucket)
 
     def state_dict(self) -> dict[str, Any]:
-        counts = {name: self._before.get(name, 0) + state.iter for name, state in self._power_sgd.items()}
+        counts = {
+            name: self._before.get(name, 0) + state.iter for name, state in self._power_sgd.items()
+        }
         return {"iterations": {**self._before, **counts}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""Hooks that record the training: its scalars, learning rates, environment, throughput and profile."""
+"""Hooks that record the training: its scalars, learning rates, environment,
+throughput and profile.
+"""
 
 import json
 import os
@@ -25,18 +27,21 @@ from hookflow.hooks.tensors import EpochSums, RankMeans, Weight, Window, on_devi
 class Log(Hook):
     """Logs the loss, every other single number among the task's outputs, and the learning rate.
 
-    When it fires, it logs the newest value of each output since it last fired: not every iteration may return it.
+    When it fires, it logs the newest value of each output since it last fired: not every iteration
+    may return it.
 
-    The rate is that of the last parameter group, which holds what the pipeline gives no group of its own; several
-    optimizers have one each, `lr/<name>`.
+    The rate is that of the last parameter group, which holds what the pipeline gives no group of
+    its own; several optimizers have one each, `lr/<name>`.
 
-    `window` and `mean` make means over iterations, of which none is left out, whatever `every` says of when they are
-    logged. Each example counts alike, or what the task says that a batch weighs, with gradient accumulation and over
-    several processes too. An epoch's mean is
-    logged when the epoch is done, as `<name>_epoch`. A resumed run logs the means of one that was never interrupted.
+    `window` and `mean` make means over iterations, of which none is left out, whatever `every` says
+    of when they are logged. Each example counts alike, or what the task says that a batch weighs,
+    with gradient accumulation and over several processes too. An epoch's mean is logged when the
+    epoch is done, as `<name>_epoch`. A resumed run logs the means of one that was never
+    interrupted.
 
-    Where there are several training sets, each also has its own numbers, by the name of the set: `photos/loss`. An
-    iteration that accumulates batches of several sets logs only the means over all of them.
+    Where there are several training sets, each also has its own numbers, by the name of the set:
+    `photos/loss`. An iteration that accumulates batches of several sets logs only the means over
+    all of them.
 
     Numbers on the device are copied later by a thread that may wait; the training does not. Where
     several processes train together, an output is the mean over the examples of all of them.
@@ -46,11 +51,18 @@ class Log(Hook):
     points = ("after_train_iter",)
     reads: ClassVar[Slots] = {"after_train_iter": ("batch", "outputs", "lr")}
     watches: ClassVar[Mapping[str, str]] = {"after_train_iter": "add"}
-    capabilities = HookCapabilities(every_if_overfit="1ep")  # whether the loss falls is what such a run is for
+    # Whether the loss falls is what such a run is for.
+    capabilities = HookCapabilities(every_if_overfit="1ep")
 
-    only: Annotated[list[str] | None, Field(description="the outputs to log; all single numbers if left out")] = None
-    window: Annotated[int | None, Field(ge=1, description="log the mean over so many iterations instead")] = None
-    mean: Annotated[Literal["epoch"] | None, Field(description='"epoch" also logs the mean over each epoch')] = None
+    only: Annotated[
+        list[str] | None, Field(description="the outputs to log; all single numbers if left out")
+    ] = None
+    window: Annotated[
+        int | None, Field(ge=1, description="log the mean over so many iterations instead")
+    ] = None
+    mean: Annotated[
+        Literal["epoch"] | None, Field(description='"epoch" also logs the mean over each epoch')
+    ] = None
 
     def __post_init__(self) -> None:
         self.latest: Window | None = None
@@ -61,7 +73,9 @@ class Log(Hook):
             self.epoch = EpochSums()
         self.iteration_means, self.epoch_means = RankMeans(), RankMeans()
         self.has_sets: bool | None = None
-        """Whether the batches of the training are of several sets; None before the first iteration."""
+        """Whether the batches of the training are of several sets;
+        None before the first iteration.
+        """
         self.newest: dict[str, tuple[Any, Weight]] = {}
         """The newest value of each name since the last firing, and its weight."""
 
@@ -78,7 +92,11 @@ class Log(Hook):
         weight = run.batch_weight
         picked = {}
         for name, value in outputs.items():
-            if name in only if only is not None else getattr(value, "ndim", 1) == 0 or isinstance(value, (int, float)):
+            if (
+                name in only
+                if only is not None
+                else getattr(value, "ndim", 1) == 0 or isinstance(value, (int, float))
+            ):
                 picked[name] = value
                 newest[name] = value.detach() if hasattr(value, "detach") else value, weight
         if self.has_sets is None:  # asked once, since it is the same in every iteration
@@ -95,12 +113,15 @@ class Log(Hook):
             if self.epoch:
                 self.epoch.add(run.epoch, numbers, weight)
 
-    def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:  # `add` is given the same arguments
+    # `add` is given the same arguments.
+    def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
         for name, value in self._compute_means(run).items():
             run.log(name, value)
         self.newest = {}
         for name, optimizer in run.optimizers.items():
-            run.log("lr" if len(run.optimizers) == 1 else f"lr/{name}", optimizer.param_groups[-1]["lr"])
+            run.log(
+                "lr" if len(run.optimizers) == 1 else f"lr/{name}", optimizer.param_groups[-1]["lr"]
+            )
 
     def after_train_epoch(self, run: Run) -> None:
         if self.epoch:
@@ -108,7 +129,9 @@ class Log(Hook):
                 run.log(f"{name}_epoch", value)
 
     def _compute_means(self, run: Run) -> Mapping[str, Any]:
-        """Return the number to log of each name that an iteration has given since the last firing."""
+        """Return the number to log of each name that an iteration
+        has given since the last firing.
+        """
         if self.latest:
             return self.iteration_means.over_ranks(run, self.latest.sums(self.newest))
         if run.world == 1:
@@ -138,15 +161,19 @@ Setting = Literal["momentum", "weight_decay"]
 
 @dataclass(eq=False)
 class LRMonitor(Hook):
-    """Logs the learning rate of each parameter group as `lr/0`, `lr/1`, …, or by the group's own `name`.
+    """Logs the learning rate of each parameter group as `lr/0`, `lr/1`, …, or by the group's own
+    `name`.
 
-    Where there are several optimizers, the optimizer's name comes first: `lr/generator/0`. The names of `also` are
-    logged likewise: `momentum/0`, `weight_decay/0`. The momentum of Adam and its kin is the first of their `betas`.
+    Where there are several optimizers, the optimizer's name comes first: `lr/generator/0`. The
+    names of `also` are logged likewise: `momentum/0`, `weight_decay/0`. The momentum of Adam and
+    its kin is the first of their `betas`.
     """
 
     reads = ("lr", "optimizer")
 
-    also: Annotated[tuple[Setting, ...], Field(description="further settings of each group to log")] = ()
+    also: Annotated[
+        tuple[Setting, ...], Field(description="further settings of each group to log")
+    ] = ()
 
     def after_train_iter(self, run: Run) -> None:
         for name, optimizer in run.optimizers.items():
@@ -161,11 +188,12 @@ class LRMonitor(Hook):
 
 
 class EnvInfo(Hook):
-    """Writes the git commit, the installed packages and the machine into `environment.json` of the run directory.
+    """Writes the git commit, the installed packages and the machine into `environment.json` of the
+    run directory.
 
-    The commit is that of the current directory's repository; `dirty` lists the files that differ from it, those that
-    git does not track included. The same is logged as the text `environment`, without the packages. A resumed run
-    writes the file anew.
+    The commit is that of the current directory's repository; `dirty` lists the files that differ
+    from it, those that git does not track included. The same is logged as the text `environment`,
+    without the packages. A resumed run writes the file anew.
     """
 
     ranks = "zero"
@@ -200,10 +228,12 @@ def _describe_repository(repository: dict[str, Any] | None) -> str:
 
 
 def read_git_state(folder: Path) -> dict[str, Any] | None:
-    """Return the `commit` and `branch` of a folder's repository, and what is `dirty`; None where there is none.
+    """Return the `commit` and `branch` of a folder's repository, and what is `dirty`; None where
+    there is none.
 
     Raises:
-        GitError: There may be a repository, but git cannot say: it is not installed, it refuses the folder's owner, …
+        GitError: There may be a repository, but git cannot say: it is not installed, it refuses the
+        folder's owner, …
     """
     if ask_git_for_text(folder, "rev-parse", "--git-dir") is None:
         return None
@@ -211,21 +241,36 @@ def read_git_state(folder: Path) -> dict[str, Any] | None:
     branch = ask_git_for_text(folder, "rev-parse", "--abbrev-ref", "HEAD")
     # what is untracked is listed, whatever the user's settings say
     changes = ask_git_for_text(folder, "status", "--porcelain", "--untracked-files=normal") or ""
-    return {"commit": commit, "branch": branch, "dirty": [line[3:] for line in changes.splitlines()]}
+    return {
+        "commit": commit,
+        "branch": branch,
+        "dirty": [line[3:] for line in changes.splitlines()],
+    }
 
 
 def list_packages() -> dict[str, str]:
-    """Return the versions of the installed packages. Parsing their whole metadata would take seven times as long."""
+    """Return the versions of the installed packages. Parsing their whole metadata would take seven
+    times as long.
+    """
     from importlib.metadata import distributions
 
-    texts = (each.read_text("METADATA") or each.read_text("PKG-INFO") or "" for each in distributions())
-    facts = [dict(re.findall("^(Name|Version): (.*)", text.partition("\n\n")[0], re.M)) for text in texts]
+    texts = (
+        each.read_text("METADATA") or each.read_text("PKG-INFO") or "" for each in distributions()
+    )
+    facts = [
+        dict(re.findall("^(Name|Version): (.*)", text.partition("\n\n")[0], re.M)) for text in texts
+    ]
     whole = [each for each in facts if len(each) == 2]
-    return {each["Name"]: each["Version"] for each in sorted(whole, key=lambda each: each["Name"].lower())}
+    return {
+        each["Name"]: each["Version"]
+        for each in sorted(whole, key=lambda each: each["Name"].lower())
+    }
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the versions of Python, torch and CUDA, the system, its processors, and the GPUs that torch sees."""
+    """Return the versions of Python, torch and CUDA, the system, its processors,
+    and the GPUs that torch sees.
+    """
     import torch
 
     return {
@@ -242,30 +287,40 @@ def describe_machine() -> dict[str, Any]:
 class Throughput(Hook):
     """Logs `samples_per_s`, of all ranks together, over the iterations since it last did.
 
-    With `tokens_per_sample` also `tokens_per_s`, of all ranks together. With `flops_per_sample` and `peak_flops` also
-    `mfu`, the model FLOPs utilization, from 0 to 1: the operations that the examples need by the model's definition, a
-    second, by those that the devices could do (A. Chowdhery and others, *PaLM*, 2022). The forward and backward pass of
-    a transformer need about 6 operations for each token and parameter.
+    With `tokens_per_sample` also `tokens_per_s`, of all ranks together. With `flops_per_sample` and
+    `peak_flops` also `mfu`, the model FLOPs utilization, from 0 to 1: the operations that the
+    examples need by the model's definition, a second, by those that the devices could do (A.
+    Chowdhery and others, *PaLM*, 2022). The forward and backward pass of a transformer need about 6
+    operations for each token and parameter.
 
-    A figure covers every iteration since the last one, over the ends of epochs too, whatever `every` says of when it is
-    logged. A run shorter than `window` logs one figure, at its end. The time of validations, checkpoints and pauses is
-    left out. Where the size of a batch is unknown, nothing is logged.
+    A figure covers every iteration since the last one, over the ends of epochs too, whatever
+    `every` says of when it is logged. A run shorter than `window` logs one figure, at its end. The
+    time of validations, checkpoints and pauses is left out. Where the size of a batch is unknown,
+    nothing is logged.
     """
 
     reads: ClassVar[Slots] = {"after_train_iter": ("batch",)}
     watches: ClassVar[Mapping[str, str]] = {"after_train_iter": "add"}
 
     window: Annotated[int, Field(ge=1, description="iterations that a figure covers at least")] = 20
-    tokens_per_sample: Annotated[int | None, Field(ge=1, description="how many tokens an example has")] = None
-    flops_per_sample: Annotated[float | None, Field(gt=0, description="floating-point operations of an example")] = None
-    peak_flops: Annotated[float | None, Field(gt=0, description="operations a second that a device can do")] = None
+    tokens_per_sample: Annotated[
+        int | None, Field(ge=1, description="how many tokens an example has")
+    ] = None
+    flops_per_sample: Annotated[
+        float | None, Field(gt=0, description="floating-point operations of an example")
+    ] = None
+    peak_flops: Annotated[
+        float | None, Field(gt=0, description="operations a second that a device can do")
+    ] = None
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         both = ("flops_per_sample", "peak_flops")
         for item, other in (both, both[::-1]):
             if args.get(item) is not None and args.get(other) is None:
-                raise UserError(Problem(f"{item} needs {other} too", hint="mfu is computed from both"))
+                raise UserError(
+                    Problem(f"{item} needs {other} too", hint="mfu is computed from both")
+                )
 
     def before_train(self, run: Run) -> None:
         self.least = self.window
@@ -310,27 +365,41 @@ class Throughput(Hook):
 
 @dataclass(eq=False)
 class Profiler(Hook):
-    """Traces `active` iterations after `wait` and `warmup` ones, `repeat` times, into `profile/` of the run directory.
+    """Traces `active` iterations after `wait` and `warmup` ones, `repeat` times, into `profile/` of
+    the run directory.
 
-    A trace is named after the last iteration in it, counted as `run.iter` does, and a message says so: it is JSON in
-    Chrome's trace format, which ui.perfetto.dev opens. It has the operators on the host and, where there is CUDA, the
-    kernels on the device. In a `warmup` iteration the profiler runs already and keeps nothing. Waiting before a trace,
-    and everything after the last one, costs next to nothing. A resumed run begins with `wait` again. Bound on all ranks
-    (`ranks = "all"`), each writes its own.
+    A trace is named after the last iteration in it, counted as `run.iter` does, and a message says
+    so: it is JSON in Chrome's trace format, which ui.perfetto.dev opens. It has the operators on
+    the host and, where there is CUDA, the kernels on the device. In a `warmup` iteration the
+    profiler runs already and keeps nothing. Waiting before a trace, and everything after the last
+    one, costs next to nothing. A resumed run begins with `wait` again. Bound on all ranks (`ranks =
+    "all"`), each writes its own.
     """
 
     phase = "last"
     ranks = "zero"
     capabilities = HookCapabilities(
-        offload_blocker="PyTorch's profiler traces the thread that starts it, and counts every iteration"
+        offload_blocker=(
+            "PyTorch's profiler traces the thread that starts it, and counts every iteration"
+        )
     )
 
-    wait: Annotated[int, Field(ge=0, description="iterations before each trace in which nothing is traced")] = 10
-    warmup: Annotated[int, Field(ge=1, description="iterations that are traced and thrown away")] = 2
+    wait: Annotated[
+        int, Field(ge=0, description="iterations before each trace in which nothing is traced")
+    ] = 10
+    warmup: Annotated[
+        int, Field(ge=1, description="iterations that are traced and thrown away")
+    ] = 2
     active: Annotated[int, Field(ge=1, description="iterations in a trace")] = 3
-    repeat: Annotated[int, Field(ge=0, description="how many traces; 0 until the end of the run")] = 1
-    record_shapes: Annotated[bool, Field(description="keep the shapes of the operators' inputs")] = False
-    profile_memory: Annotated[bool, Field(description="keep what tensors allocate and free")] = False
+    repeat: Annotated[
+        int, Field(ge=0, description="how many traces; 0 until the end of the run")
+    ] = 1
+    record_shapes: Annotated[
+        bool, Field(description="keep the shapes of the operators' inputs")
+    ] = False
+    profile_memory: Annotated[bool, Field(description="keep what tensors allocate and free")] = (
+        False
+    )
     with_stack: Annotated[bool, Field(description="record Python call stacks")] = False
 
     def __post_init__(self) -> None:
@@ -344,14 +413,19 @@ class Profiler(Hook):
             path.parent.mkdir(exist_ok=True)
             profile.export_chrome_trace(str(path))
             where = path.relative_to(run.dir)
-            run.say(f"the trace up to iteration {run.iter} is {where} of the run directory: open it in ui.perfetto.dev")
+            run.say(
+                f"the trace up to iteration {run.iter} is {where} of the run directory: open it in"
+                " ui.perfetto.dev"
+            )
 
         kinds = [profiler.ProfilerActivity.CPU]
         if run.device.type == "cuda":
             kinds.append(profiler.ProfilerActivity.CUDA)
         self.profile = profiler.profile(
             activities=kinds,
-            schedule=profiler.schedule(wait=self.wait, warmup=self.warmup, active=self.active, repeat=self.repeat),
+            schedule=profiler.schedule(
+                wait=self.wait, warmup=self.warmup, active=self.active, repeat=self.repeat
+            ),
             on_trace_ready=keep,
             record_shapes=self.record_shapes,
             profile_memory=self.profile_memory,
@@ -364,7 +438,8 @@ class Profiler(Hook):
         self.profile = None
         if profile is not None:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Warning: Profiler clears events")  # each trace is kept before that
+                # Each trace is kept before that.
+                warnings.filterwarnings("ignore", "Warning: Profiler clears events")
                 profile.step()
             self.profile = profile
 

@@ -24,11 +24,13 @@ BYTES_PER_MIB = 2**20
 
 
 class Memory(Hook):
-    """Logs the memory of this process in MiB: `memory/rss` of the host, `memory/allocated` and `memory/peak` on CUDA.
+    """Logs the memory of this process in MiB: `memory/rss` of the host, `memory/allocated` and
+    `memory/peak` on CUDA.
 
-    `rss` is the resident set, `allocated` the memory of tensors on the device, and `peak` its maximum since the process
-    began. PyTorch's allocator counts them, without waiting for the device. The workers
-    of a data loader are processes of their own, and are not counted. Each rank logs its own.
+    `rss` is the resident set, `allocated` the memory of tensors on the device, and `peak` its
+    maximum since the process began. PyTorch's allocator counts them, without waiting for the
+    device. The workers of a data loader are processes of their own, and are not counted. Each rank
+    logs its own.
     """
 
     phase = "late"
@@ -40,7 +42,9 @@ class Memory(Hook):
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Return what this process holds of the host's memory, and of the device's where that is CUDA, in MiB."""
+    """Return what this process holds of the host's memory,
+    and of the device's where that is CUDA, in MiB.
+    """
     import psutil
 
     result = {"rss": psutil.Process().memory_info().rss / BYTES_PER_MIB}
@@ -55,14 +59,17 @@ def memory(device: torch.device) -> dict[str, float]:
 class EmptyCache(Hook):
     """Calls `torch.cuda.empty_cache` after each epoch of training and after each validation.
 
-    For a device that other processes use too, or where validation needs blocks of other sizes than training: what is
-    given back has to be fetched again, so it costs time, and the run itself gets no more memory by it. It waits for
-    the device. Where the run does not compute on CUDA it does nothing.
+    For a device that other processes use too, or where validation needs blocks of other sizes than
+    training: what is given back has to be fetched again, so it costs time, and the run itself gets
+    no more memory by it. It waits for the device. Where the run does not compute on CUDA it does
+    nothing.
     """
 
     points = ("after_train_epoch", "after_val")
     phase = "last"
-    capabilities = HookCapabilities(process_blocker="it empties the cache of the process that it fires in")
+    capabilities = HookCapabilities(
+        process_blocker="it empties the cache of the process that it fires in"
+    )
 
     def after_train_epoch(self, run: Run) -> None:
         if run.device.type == "cuda":
@@ -75,16 +82,20 @@ class EmptyCache(Hook):
 
 @dataclass(eq=False)
 class ActivationCheckpoint(Hook):
-    """Recomputes the activations inside the modules that match `match` in the backward pass instead of storing them.
+    """Recomputes the activations inside the modules that match `match` in the backward pass instead
+    of storing them.
 
-    That takes less memory and more time. Losses, gradients and statistics are the same to the bit: random numbers
-    are drawn again as they were, and batch norms count a batch once. Module hooks inside of such a module fire in both
-    passes. Of modules inside one another, the outermost is enough. By `torch.utils.checkpoint`.
+    That takes less memory and more time. Losses, gradients and statistics are the same to the bit:
+    random numbers are drawn again as they were, and batch norms count a batch once. Module hooks
+    inside of such a module fire in both passes. Of modules inside one another, the outermost is
+    enough. By `torch.utils.checkpoint`.
     """
 
     writes: ClassVar[Slots] = {"before_run": ("model",), "after_run": ("model",)}
 
-    match: Annotated[list[str], Field(min_length=1, description="globs over modules", examples=[["blocks.*"]])]
+    match: Annotated[
+        list[str], Field(min_length=1, description="globs over modules", examples=[["blocks.*"]])
+    ]
 
     def __post_init__(self) -> None:
         self.wrapped: list[nn.Module] = []
@@ -101,7 +112,9 @@ class ActivationCheckpoint(Hook):
 
 
 def find_outermost_modules(model: nn.Module, globs: list[str]) -> list[nn.Module]:
-    """Return the modules that globs pick, but for those inside of others. Raises UserError when a glob picks none."""
+    """Return the modules that globs pick, but for those inside of others. Raises UserError when a
+    glob picks none.
+    """
     modules = {name: module for name, module in model.named_modules() if name}
     require_matches(globs, modules, "module of the network")
     result: dict[str, nn.Module] = {}
@@ -112,7 +125,9 @@ def find_outermost_modules(model: nn.Module, globs: list[str]) -> list[nn.Module
 
 
 def make_checkpointed_forward(module: nn.Module) -> Callable[..., Any]:
-    """Return a module's forward pass such that a backward pass computes it again; a plain one without gradients."""
+    """Return a module's forward pass such that a backward pass computes it again;
+    a plain one without gradients.
+    """
     import torch
     from torch.utils.checkpoint import checkpoint
 
@@ -134,10 +149,16 @@ def make_checkpointed_forward(module: nn.Module) -> Callable[..., Any]:
 
 @contextmanager
 def _freeze_running_statistics(module: nn.Module) -> Iterator[None]:
-    """Let norms leave their running statistics as they are; in training mode they do not compute with them."""
+    """Let norms leave their running statistics as they are;
+    in training mode they do not compute with them.
+    """
     norms: list[Any] = []
     for inner in module.modules():
-        if inner.training and getattr(inner, "track_running_stats", False) and inner.num_batches_tracked is not None:
+        if (
+            inner.training
+            and getattr(inner, "track_running_stats", False)
+            and inner.num_batches_tracked is not None
+        ):
             norms.append(inner)
     kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
     for norm in norms:

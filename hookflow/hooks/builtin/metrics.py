@@ -44,7 +44,9 @@ SHARE_TOLERANCE = 0.02
 
 
 class AnswerCounts:
-    """The right answers, the answers, and the targets whose shares do not sum to 1, on the device."""
+    """The right answers, the answers, and the targets whose shares
+    do not sum to 1, on the device.
+    """
 
     def __init__(self) -> None:
         self.clear()
@@ -56,7 +58,9 @@ class AnswerCounts:
         self.has_shares = False
 
     def add(self, logits: Tensor, target: Tensor, topk: int) -> None:
-        """Count the answers of a batch, logits (N, classes, …), to classes (N, …) or shares (N, classes, …)."""
+        """Count the answers of a batch, logits (N, classes, …), to classes (N,
+        …) or shares (N, classes, …).
+        """
         answers = logits.topk(topk, dim=1).indices
         if target.is_floating_point():
             self._add_shares(answers, target)
@@ -67,7 +71,9 @@ class AnswerCounts:
         self.answers = self.answers + is_class.sum()
 
     def _add_shares(self, answers: Tensor, shares: Tensor) -> None:
-        """Count an answer as the share of the target that it has, so that shares of one class are that class."""
+        """Count an answer as the share of the target that it has,
+        so that shares of one class are that class.
+        """
         self.has_shares = True
         shares = shares.to(sum_dtype(shares.device))
         sums = shares.sum(dim=1)
@@ -77,7 +83,9 @@ class AnswerCounts:
         self.wrong_shares = self.wrong_shares + is_wrong.sum()
 
     def over_ranks(self, run: Run) -> Tensor:
-        """Return the right answers, the answers and the wrong shares of all ranks: (3,). All must call it."""
+        """Return the right answers, the answers and the wrong shares of all ranks: (3,). All must
+        call it.
+        """
         import torch
 
         here = (self.right, self.answers, self.wrong_shares)
@@ -98,26 +106,34 @@ class AnswerCounts:
 
 @dataclass(eq=False)
 class Accuracy(Hook):
-    """Counts right answers during validation and test, over all ranks, and adds them to the metrics.
+    """Counts right answers during validation and test, over all ranks, and adds them to the
+    metrics.
 
-    Needs a task whose outputs hold `logits` (N, classes, …) and `target` (N, …), as Classification's do. Targets that
-    are no class, such as -100, are left out; without any other the accuracy is NaN. A target may also be the shares of
-    the classes (N, classes, …), as `mixup` makes them: then an answer counts as the share of its class.
+    Needs a task whose outputs hold `logits` (N, classes, …) and `target` (N, …), as
+    Classification's do. Targets that are no class, such as -100, are left out; without any other
+    the accuracy is NaN. A target may also be the shares of the classes (N, classes, …), as `mixup`
+    makes them: then an answer counts as the share of its class.
 
-    Counts on the device, so that nothing waits; only the end of the pass reads the total. With "train" among its
-    `stages` it counts the batches of the training, too, with the weights as they were then, and logs `train/accuracy`
-    after each epoch.
+    Counts on the device, so that nothing waits; only the end of the pass reads the total. With
+    "train" among its `stages` it counts the batches of the training, too, with the weights as they
+    were then, and logs `train/accuracy` after each epoch.
     """
 
     phase = "early"
-    reads: ClassVar[Slots] = dict.fromkeys(("after_forward", "after_val_iter", "after_test_iter"), ("outputs",))
+    reads: ClassVar[Slots] = dict.fromkeys(
+        ("after_forward", "after_val_iter", "after_test_iter"), ("outputs",)
+    )
     writes: ClassVar[Slots] = {
         "after_train_epoch": ("scalars.train/{metric}",),
         **dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics.{metric}",)),
     }
 
-    topk: Annotated[int, Field(ge=1, description="how many of the highest-scored classes count as an answer")] = 1
-    stages: Annotated[tuple[Stage, ...], Field(min_length=1, description="the data on which it counts")] = (
+    topk: Annotated[
+        int, Field(ge=1, description="how many of the highest-scored classes count as an answer")
+    ] = 1
+    stages: Annotated[
+        tuple[Stage, ...], Field(min_length=1, description="the data on which it counts")
+    ] = (
         "val",
         "test",
     )
@@ -138,7 +154,11 @@ class Accuracy(Hook):
             wanted = [stage for stage in middle if stage in stages]
         else:
             wanted = []
-        return tuple(p for stage in wanted for p in (f"before_{stage}_epoch", middle[stage], f"after_{stage}_epoch"))
+        return tuple(
+            p
+            for stage in wanted
+            for p in (f"before_{stage}_epoch", middle[stage], f"after_{stage}_epoch")
+        )
 
     @classmethod
     def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -166,7 +186,9 @@ class Accuracy(Hook):
         right, answers, wrong_shares = self.evaluated.over_ranks(run).tolist()
         _check_shares(wrong_shares)
         if answers == 0:
-            run.say(f"{self.metric} is NaN: no target of {run.split} is a class of the logits", "warn")
+            run.say(
+                f"{self.metric} is NaN: no target of {run.split} is a class of the logits", "warn"
+            )
         if answers:
             metrics[self.metric] = right / answers
         else:
@@ -179,7 +201,10 @@ class Accuracy(Hook):
     def _count(self, counts: AnswerCounts, outputs: dict[str, Any]) -> None:
         logits, target = read_logits_and_target(outputs, self.classes, "accuracy")
         if self.topk > logits.shape[1]:
-            message = f"accuracy counts the {self.topk} highest-scored classes, and the logits have {logits.shape[1]}"
+            message = (
+                f"accuracy counts the {self.topk} highest-scored classes, and the logits have"
+                f" {logits.shape[1]}"
+            )
             raise UserError(Problem(message, hint="lower topk"))
         counts.add(logits, target, self.topk)
 
@@ -194,7 +219,10 @@ class Accuracy(Hook):
 
 def _check_shares(targets: float) -> None:
     if targets:
-        message = f"accuracy takes a floating-point target for shares of classes, and those of {targets:.0f} do not sum"
+        message = (
+            "accuracy takes a floating-point target for shares of classes, and those of"
+            f" {targets:.0f} do not sum"
+        )
         hint = "for several labels an example there are the Multilabel metrics of the hook metrics"
         raise UserError(Problem(f"{message} to 1", hint=hint))
 
@@ -208,19 +236,22 @@ CELL_PIXELS = 8
 
 @dataclass(eq=False)
 class ConfusionMatrix(Hook):
-    """Computes the confusion matrix in validation and test, over all ranks, and logs it as text and image.
+    """Computes the confusion matrix in validation and test, over all ranks, and logs it as text and
+    image.
 
-    Both are called `val/confusion_matrix` or `test/confusion_matrix`; of a set with a name, `val/ood/confusion_matrix`.
-    A row is a class, a column what it is taken for.
-    In the image each row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold
-    `logits` (N, classes, …) and `target` (N, …), as Classification's do; targets that are no class, such as -100, are
-    left out. Shares of classes are refused. Counts on the device, so that nothing waits; only the end of the pass reads
-    the counts.
+    Both are called `val/confusion_matrix` or `test/confusion_matrix`; of a set with a name,
+    `val/ood/confusion_matrix`. A row is a class, a column what it is taken for. In the image each
+    row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold
+    `logits` (N, classes, …) and `target` (N, …), as Classification's do; targets that are no class,
+    such as -100, are left out. Shares of classes are refused. Counts on the device, so that nothing
+    waits; only the end of the pass reads the counts.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
 
-    classes: Annotated[list[str] | None, Field(description="the names of the classes; numbers if left out")] = None
+    classes: Annotated[
+        list[str] | None, Field(description="the names of the classes; numbers if left out")
+    ] = None
     class_dim: Annotated[ClassDim | None, Field(description=CLASS_DIM)] = None
 
     def __post_init__(self) -> None:
@@ -233,7 +264,10 @@ class ConfusionMatrix(Hook):
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
         logits, target = read_logits_and_target(outputs, self.dimension, "confusion_matrix")
         if target.is_floating_point():
-            message = f"confusion_matrix counts classes, and the target is {target.dtype} {(*target.shape,)}"
+            message = (
+                f"confusion_matrix counts classes, and the target is {target.dtype}"
+                f" {(*target.shape,)}"
+            )
             raise UserError(Problem(message, hint="a matrix of shares of classes is not defined"))
         result = counts(logits.argmax(dim=1), target, logits.shape[1])
         if self.counts is None:
@@ -244,14 +278,19 @@ class ConfusionMatrix(Hook):
     def after_val_epoch(self, run: Run) -> None:
         name = f"{run.split.replace('.', '/')}/confusion_matrix"
         if self.counts is None:
-            message = f"confusion_matrix has nothing to count: every batch of {run.split} was skipped"
+            message = (
+                f"confusion_matrix has nothing to count: every batch of {run.split} was skipped"
+            )
             raise UserError(Problem(message))
         total = run.sum(self.counts)
         if run.rank:
             return
         names = self.classes or [str(k) for k in range(len(total))]
         if len(names) != len(total):
-            message = f"confusion_matrix has names of {len(names)} classes, and the task's logits have {len(total)}"
+            message = (
+                f"confusion_matrix has names of {len(names)} classes, and the task's logits have"
+                f" {len(total)}"
+            )
             raise UserError(Problem(message))
         run.log_text(name, text(total.tolist(), names))
         run.log_image(name, image(total), "rows: the class; columns: what it is taken for")
@@ -262,7 +301,9 @@ class ConfusionMatrix(Hook):
 
 
 def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
-    """Return how often each class (row) is predicted as each (column), int64 (classes, classes), without waiting."""
+    """Return how often each class (row) is predicted as each (column), int64 (classes,
+    classes), without waiting.
+    """
     import torch
 
     predicted = predicted.flatten()  # small integers would overflow
@@ -283,7 +324,10 @@ def text(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
                     wrong.append((n, i, j))
         worst = sorted(wrong, key=lambda result: -result[0])[:MAX_TEXT_CLASSES]
         return "\n".join(f"{n:6d} × {names[i]} taken for {names[j]}" for n, i, j in worst)
-    rows = [["", *names], *([name, *map(str, row)] for name, row in zip(names, matrix, strict=True))]
+    rows = [
+        ["", *names],
+        *([name, *map(str, row)] for name, row in zip(names, matrix, strict=True)),
+    ]
     width = max(len(cell) for row in rows for cell in row)
     return "\n".join(" ".join(f"{cell:>{width}}" for cell in row) for row in rows)
 
@@ -296,11 +340,15 @@ def image(matrix: Tensor) -> Tensor:
 
 
 class Metric(Component):
-    """A metric: a class of torchmetrics by its name, or "package.module:Name", and its arguments."""
+    """A metric: a class of torchmetrics by its name, or "package.module:Name",
+    and its arguments.
+    """
 
 
 class ScoreChecks:
-    """Counts, on the device, what a metric of torchmetrics was given in a pass that makes its value wrong."""
+    """Counts, on the device, what a metric of torchmetrics was given in a
+    pass that makes its value wrong.
+    """
 
     def __init__(self, name: str, metric: Any, predicted: str) -> None:
         self.activation = activation_of(metric)
@@ -328,7 +376,8 @@ class ScoreChecks:
             self._no_labels = self._no_labels + is_no_label.sum()
 
     def over_ranks(self, run: Run) -> bool:
-        """Return whether the metric has a value, which it has not where a score was NaN. All ranks must call it.
+        """Return whether the metric has a value, which it has not where a score was NaN. All ranks
+        must call it.
 
         Raises UserError where what it was given makes its value wrong.
         """
@@ -339,8 +388,15 @@ class ScoreChecks:
         nans, beyond, no_labels = totals.tolist()
         called = f'the metric "{self._name}"'
         if beyond:
-            message = f'{called} is given the output "{self._predicted}" as probabilities, and {beyond:.0f} of them'
-            raise UserError(Problem(f"{message} are not from 0 to 1", hint='say what they are: scores = "logits"'))
+            message = (
+                f'{called} is given the output "{self._predicted}" as probabilities, and'
+                f" {beyond:.0f} of them"
+            )
+            raise UserError(
+                Problem(
+                    f"{message} are not from 0 to 1", hint='say what they are: scores = "logits"'
+                )
+            )
         if no_labels:
             message = f"{called} takes targets from 0 to {(self._labels or 1) - 1}"
             hint = "ignore_index = -100 among its args leaves out targets of -100"
@@ -350,22 +406,27 @@ class ScoreChecks:
 
 @dataclass(eq=False)
 class Metrics(Hook):
-    """Computes metrics of torchmetrics during validation and test, over all ranks, and adds them to the metrics.
+    """Computes metrics of torchmetrics during validation and test, over all ranks, and adds them to
+    the metrics.
 
-    Each is given two of the task's outputs, batch by batch: what was predicted, and the target. It counts on the
-    device; at the end of the pass torchmetrics brings the counts of all ranks together. The result must be one number.
+    Each is given two of the task's outputs, batch by batch: what was predicted, and the target. It
+    counts on the device; at the end of the pass torchmetrics brings the counts of all ranks
+    together. The result must be one number.
 
-    Metrics of one logit a label (Binary…, Multilabel…), and those of thresholds (MulticlassAUROC, say), need
-    probabilities. torchmetrics takes a batch for logits when one of them is not from 0 to 1. The value would depend on
-    the size of the batches, so `scores` says what they are. A target that is no class is refused
-    unless it is the `ignore_index` of the metric; where a score is NaN, so is the metric.
+    Metrics of one logit a label (Binary…, Multilabel…), and those of thresholds (MulticlassAUROC,
+    say), need probabilities. torchmetrics takes a batch for logits when one of them is not from 0
+    to 1. The value would depend on the size of the batches, so `scores` says what they are. A
+    target that is no class is refused unless it is the `ignore_index` of the metric; where a score
+    is NaN, so is the metric.
 
-    Metrics that check their arguments wait for a GPU in each batch, unless `validate_args = false` is among theirs.
-    Needs torchmetrics: pip install 'hookflow[metrics]'.
+    Metrics that check their arguments wait for a GPU in each batch, unless `validate_args = false`
+    is among theirs. Needs torchmetrics: pip install 'hookflow[metrics]'.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
-    writes: ClassVar[Slots] = dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics.{metrics}",))
+    writes: ClassVar[Slots] = dict.fromkeys(
+        ("after_val_epoch", "after_test_epoch"), ("metrics.{metrics}",)
+    )
 
     metrics: Annotated[
         dict[str, Metric],
@@ -375,17 +436,25 @@ class Metrics(Hook):
             examples=[{"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 10}}}],
         ),
     ]
-    predicted: Annotated[str, Field(description="the output that is given as what was predicted")] = "logits"
+    predicted: Annotated[
+        str, Field(description="the output that is given as what was predicted")
+    ] = "logits"
     target: Annotated[str, Field(description="the output that is given as the target")] = "target"
     scores: Annotated[
         Literal["logits", "probabilities"] | None,
-        Field(description="what floating-point predictions are; needed where the output is not called logits"),
+        Field(
+            description=(
+                "what floating-point predictions are; needed where the output is not called logits"
+            )
+        ),
     ] = None
     class_dim: Annotated[ClassDim | None, Field(description=CLASS_DIM)] = None
 
     def __post_init__(self) -> None:
         self.made = make_metrics(self.metrics)
-        self.checks = {name: ScoreChecks(name, metric, self.predicted) for name, metric in self.made.items()}
+        self.checks = {
+            name: ScoreChecks(name, metric, self.predicted) for name, metric in self.made.items()
+        }
         self.classes = ClassDimension("metrics", self.class_dim)
         self.are_logits = (self.scores or self.predicted) == "logits"
         undecided = []
@@ -393,9 +462,13 @@ class Metrics(Hook):
             if check.activation is not None:
                 undecided.append(name)
         if undecided and self.scores is None and self.predicted != "logits":
-            message = f'nothing says whether the output "{self.predicted}" is logits or probabilities'
+            message = (
+                f'nothing says whether the output "{self.predicted}" is logits or probabilities'
+            )
             hint = 'say it: scores = "logits", or scores = "probabilities"'
-            raise UserError(Problem(f'{message}, which the metric "{undecided[0]}" must know', hint=hint))
+            raise UserError(
+                Problem(f'{message}, which the metric "{undecided[0]}" must know', hint=hint)
+            )
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -410,7 +483,9 @@ class Metrics(Hook):
 
     def after_val_iter(self, outputs: Mapping[str, Any]) -> None:
         hint = 'say which it is: predicted = "…", target = "…"'
-        predicted, target = (output(outputs, name, "metrics", hint) for name in (self.predicted, self.target))
+        predicted, target = (
+            output(outputs, name, "metrics", hint) for name in (self.predicted, self.target)
+        )
         if not hasattr(predicted, "is_floating_point") or not hasattr(target, "is_floating_point"):
             for metric in self.made.values():  # texts, say
                 metric.update(predicted, target)
@@ -429,7 +504,9 @@ class Metrics(Hook):
     def _make_scores(
         self, predicted: Tensor, target: Tensor, of_classes: bool, activation: Activation | None
     ) -> Tensor:
-        """Return what was predicted as a metric takes it: classes in the second dimension, probabilities for logits."""
+        """Return what was predicted as a metric takes it: classes in the second dimension,
+        probabilities for logits.
+        """
         if not predicted.is_floating_point():
             return predicted
         if of_classes:
@@ -448,7 +525,9 @@ class Metrics(Hook):
                 else:
                     shown = type(value).__name__
                 message = f'the metric "{name}" gives {shown}, and not one number'
-                raise UserError(Problem(message, hint='many give one with average = "macro" among their args'))
+                raise UserError(
+                    Problem(message, hint='many give one with average = "macro" among their args')
+                )
             if has_value:
                 metrics[name] = value
             else:
@@ -460,7 +539,9 @@ class Metrics(Hook):
 
 
 def make_metrics(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the metrics of torchmetrics by name. Raises UserError with all metrics that cannot be constructed."""
+    """Return the metrics of torchmetrics by name. Raises UserError with all metrics that cannot be
+    constructed.
+    """
     import torchmetrics
 
     modules = torchmetrics.regression, torchmetrics.classification, torchmetrics
@@ -477,7 +558,9 @@ def make_metrics(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str,
         except UserError as error:
             problems += error.problems
         except (TypeError, ValueError) as error:
-            problems.append(Problem(f"{called}: {error}", hint="\n    ".join(describe_causes(error))))
+            problems.append(
+                Problem(f"{called}: {error}", hint="\n    ".join(describe_causes(error)))
+            )
     if problems:
         raise UserError(problems)
     return result

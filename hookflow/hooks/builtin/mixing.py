@@ -1,4 +1,6 @@
-"""Changed training batches: examples mixed with one another (mixup, cutmix), and images that grow (resize)."""
+"""Changed training batches: examples mixed with one another (mixup, cutmix),
+and images that grow (resize).
+"""
 
 from __future__ import annotations
 
@@ -28,20 +30,26 @@ def with_parts(batch: tuple[Any, ...] | list[Any], *parts: Any) -> Any:
 
 @dataclass(eq=False)
 class Mixup(Hook):
-    """Replaces each training batch by weighted means of pairs of its examples, with targets mixed alike.
+    """Replaces each training batch by weighted means of pairs of its examples, with targets mixed
+    alike.
 
-    The weight lambda is drawn from Beta(alpha, alpha), one for the batch. A batch is a pair of inputs, (examples, …),
-    and of classes, (examples,), or shares of classes, (examples, classes). The new targets are such shares, which
-    `torch.nn.functional.cross_entropy` takes. Other targets, boxes or masks say, are refused. Evaluations see the
-    examples as they are. Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization" (2018).
+    The weight lambda is drawn from Beta(alpha, alpha), one for the batch. A batch is a pair of
+    inputs, (examples, …), and of classes, (examples,), or shares of classes, (examples, classes).
+    The new targets are such shares, which `torch.nn.functional.cross_entropy` takes. Other targets,
+    boxes or masks say, are refused. Evaluations see the examples as they are. Source: Zhang et al.,
+    "mixup: Beyond Empirical Risk Minimization" (2018).
     """
 
     reads: ClassVar[Slots] = {"before_train_iter": ("batch",)}
     writes: ClassVar[Slots] = {"before_train_iter": ("batch", "rng")}
 
     classes: Annotated[int, Field(ge=2, examples=[10], description="the number of classes")]
-    alpha: Annotated[float, Field(gt=0, description="both parameters of the Beta distribution of lambda")] = 0.2
-    probability: Annotated[float, Field(ge=0, le=1, description="the share of batches that are mixed")] = 1.0
+    alpha: Annotated[
+        float, Field(gt=0, description="both parameters of the Beta distribution of lambda")
+    ] = 0.2
+    probability: Annotated[
+        float, Field(ge=0, le=1, description="the share of batches that are mixed")
+    ] = 1.0
 
     def before_train_iter(self, run: Run, batch: Any) -> None:
         import torch
@@ -60,7 +68,9 @@ class Mixup(Hook):
         run.replace_batch(with_parts(batch, mixed, share * shares + (1 - share) * shares[others]))
 
     def _check(self, batch: Any) -> None:
-        """Raise UserError for a batch that is no pair of inputs and classes, or shares of classes."""
+        """Raise UserError for a batch that is no pair of inputs and classes,
+        or shares of classes.
+        """
         from torch import Tensor
 
         elsewhere = "mix in the collate function of the loader"
@@ -69,7 +79,10 @@ class Mixup(Hook):
             or not isinstance(batch, tuple | list)
             or not all(isinstance(part, Tensor) for part in batch)
         ):
-            message = f'hook "{self.name}" mixes batches of inputs and classes, and this is a {type(batch).__name__}'
+            message = (
+                f'hook "{self.name}" mixes batches of inputs and classes, and this is a'
+                f" {type(batch).__name__}"
+            )
             raise UserError(Problem(message, hint=elsewhere))
         inputs, targets = batch
         examples = len(inputs)
@@ -78,14 +91,19 @@ class Mixup(Hook):
             wanted = (examples, self.classes)
         if targets.shape != wanted or targets.is_complex():
             given = f"{targets.dtype} {(*targets.shape,)}"
-            message = f'hook "{self.name}" mixes classes ({examples},), or their shares ({examples}, {self.classes})'
+            message = (
+                f'hook "{self.name}" mixes classes ({examples},), or their shares ({examples},'
+                f" {self.classes})"
+            )
             hint = f"boxes, masks and other places are not mixed as these are: {elsewhere}"
             raise UserError(Problem(f"{message}, and the targets are {given}", hint=hint))
 
     def _one_hot(self, targets: Tensor, like: Tensor) -> Tensor:
-        """Return classes as shares (examples, classes), all of one class. Raises UserError for what is no class.
+        """Return classes as shares (examples, classes), all of one class. Raises UserError for what
+        is no class.
 
-        On a device other than the CPU, that is an assertion of the device: to look would be to wait.
+        On a device other than the CPU, that is an assertion of the device: to look would be to
+        wait.
         """
         hard = like.new_zeros(len(targets), self.classes)  # one_hot would wait for the device
         try:
@@ -93,7 +111,10 @@ class Mixup(Hook):
         except RuntimeError as error:
             if targets.device.type != "cpu":
                 raise
-            message = f'hook "{self.name}" mixes classes from 0 to {self.classes - 1}, and a target is none of them'
+            message = (
+                f'hook "{self.name}" mixes classes from 0 to {self.classes - 1}, and a target is'
+                " none of them"
+            )
             hint = "a target that is ignored, such as -100, has no share that could be mixed"
             raise UserError(Problem(message, hint=hint)) from error
 
@@ -104,16 +125,20 @@ class Mixup(Hook):
 
 @dataclass(eq=False)
 class CutMix(Mixup):
-    """Replaces a box in the examples of each training batch by the box of another example, with targets mixed alike.
+    """Replaces a box in the examples of each training batch by the box of another example, with
+    targets mixed alike.
 
-    The box has the shape of the image and the share 1 − lambda of its area; where it leaves the image, lambda is the
-    rest. It lies in the dimensions behind (examples, channels); of inputs of two dimensions, in the second one. Batches
-    and targets are those of `mixup`. Source: Yun et al., "CutMix" (2019).
+    The box has the shape of the image and the share 1 − lambda of its area; where it leaves the
+    image, lambda is the rest. It lies in the dimensions behind (examples, channels); of inputs of
+    two dimensions, in the second one. Batches and targets are those of `mixup`. Source: Yun et al.,
+    "CutMix" (2019).
     """
 
     phase = "late"  # behind mixup, where both are there
 
-    alpha: Annotated[float, Field(gt=0, description="both parameters of the Beta distribution of lambda")] = 1.0
+    alpha: Annotated[
+        float, Field(gt=0, description="both parameters of the Beta distribution of lambda")
+    ] = 1.0
 
     def mix(self, inputs: Tensor, others: Tensor, share: float) -> tuple[Tensor, float]:
         sizes = inputs.shape[2 if inputs.ndim > 2 else 1 :]
@@ -137,32 +162,42 @@ TargetKind = Literal["keep", "pixels", "map"]
 
 @dataclass(eq=False)
 class Resize(Hook):
-    """Resizes the images of each training batch by a factor that grows over the run: progressive resizing.
+    """Resizes the images of each training batch by a factor that grows over the run: progressive
+    resizing.
 
-    Small images at first make iterations cheap; the network must accept any size, as with global pooling. The factor
-    depends on the iteration alone, so a resume needs no state. Images are the first part of a batch, (examples,
-    channels, …). They are interpolated bilinearly, with antialiasing; volumes and series linearly, without.
+    Small images at first make iterations cheap; the network must accept any size, as with global
+    pooling. The factor depends on the iteration alone, so a resume needs no state. Images are the
+    first part of a batch, (examples, channels, …). They are interpolated bilinearly, with
+    antialiasing; volumes and series linearly, without.
 
-    `targets` sets the change of each further part of a batch. "keep" leaves it as it is, such as classes, or boxes in
-    shares of the image. "pixels" scales places (examples, …, x and y in turn), such as boxes and key points; the
-    middle of the first pixel is at 0.5. "map" resizes a tensor (examples, …, height, width) of the size of the image:
-    classes, which are integers, by the nearest pixel, other numbers as the images. Left out, integers (examples,),
-    such as classes, and texts are kept, and everything else is refused.
+    `targets` sets the change of each further part of a batch. "keep" leaves it as it is, such as
+    classes, or boxes in shares of the image. "pixels" scales places (examples, …, x and y in turn),
+    such as boxes and key points; the middle of the first pixel is at 0.5. "map" resizes a tensor
+    (examples, …, height, width) of the size of the image: classes, which are integers, by the
+    nearest pixel, other numbers as the images. Left out, integers (examples,), such as classes, and
+    texts are kept, and everything else is refused.
 
-    Other batches are refused in the first iteration, since none is fetched before it; a dry run has one, too.
-    Evaluations see the images as they are. Source: Howard's fast.ai courses, and Tan and Le, "EfficientNetV2" (2021).
+    Other batches are refused in the first iteration, since none is fetched before it; a dry run has
+    one, too. Evaluations see the images as they are. Source: Howard's fast.ai courses, and Tan and
+    Le, "EfficientNetV2" (2021).
     """
 
     phase = "early"  # what mixes images then mixes small ones
     reads: ClassVar[Slots] = {"before_train_iter": ("batch",)}
     writes: ClassVar[Slots] = {"before_train_iter": ("batch",)}
 
-    scales: Annotated[Scales, Field(description="factors of the sides, each at its place")] = ((0, 0.5), ("80%", 1.0))
+    scales: Annotated[Scales, Field(description="factors of the sides, each at its place")] = (
+        (0, 0.5),
+        ("80%", 1.0),
+    )
     shape: Annotated[Curve, Field(description="the way from one factor to the next")] = "linear"
     multiple: Annotated[int, Field(ge=1, description="of which number each side is a multiple")] = 1
     targets: Annotated[
         tuple[TargetKind, ...] | None,
-        Field(description="what becomes of each part of a batch behind the images", examples=[["pixels", "keep"]]),
+        Field(
+            description="what becomes of each part of a batch behind the images",
+            examples=[["pixels", "keep"]],
+        ),
     ] = None
 
     def before_train(self, run: Run) -> None:
@@ -172,12 +207,17 @@ class Resize(Hook):
         images = self._find_images(batch)
         kinds = self._find_target_kinds(batch)
         scale = value_at(run.iter, self.places, self.shape)
-        sizes = [max(round(side * scale / self.multiple), 1) * self.multiple for side in images.shape[2:]]
+        sizes = [
+            max(round(side * scale / self.multiple), 1) * self.multiple for side in images.shape[2:]
+        ]
         for kind, target in zip(kinds, batch[1:], strict=True):
             self._check_target(kind, target, images)
         if sizes == [*images.shape[2:]]:
             return
-        targets = [self._resize_target(kind, part, images, sizes) for kind, part in zip(kinds, batch[1:], strict=True)]
+        targets = [
+            self._resize_target(kind, part, images, sizes)
+            for kind, part in zip(kinds, batch[1:], strict=True)
+        ]
         run.replace_batch(with_parts(batch, interpolated(images, sizes), *targets))
 
     def _find_images(self, batch: Any) -> Tensor:
@@ -201,7 +241,9 @@ class Resize(Hook):
         raise UserError(Problem(message, hint=IN_THE_DATASET))
 
     def _find_target_kinds(self, batch: Any) -> tuple[TargetKind, ...]:
-        """Return what becomes of each part behind the images. Raises UserError where nothing says it."""
+        """Return what becomes of each part behind the images. Raises UserError where nothing says
+        it.
+        """
         parts = batch[1:]
         if self.targets is None:
             for k, part in enumerate(parts, 1):
@@ -209,7 +251,10 @@ class Resize(Hook):
                     raise self._make_unstated_error(k, part)
             return tuple("keep" for _ in parts)
         if len(self.targets) != len(parts):
-            message = f'hook "{self.name}" has targets = {[*self.targets]}, and a batch has {len(parts)} parts'
+            message = (
+                f'hook "{self.name}" has targets = {[*self.targets]}, and a batch has {len(parts)}'
+                " parts"
+            )
             raise UserError(Problem(f"{message} behind the images"))
         return self.targets
 
@@ -217,7 +262,10 @@ class Resize(Hook):
         shape = ""
         if hasattr(part, "dtype"):
             shape = f" of {part.dtype} {(*part.shape,)}"
-        message = f'hook "{self.name}" resizes images, and nothing says what becomes of part {number} of the batch'
+        message = (
+            f'hook "{self.name}" resizes images, and nothing says what becomes of part {number} of'
+            " the batch"
+        )
         hint = f'say it: targets = ["keep"], ["pixels"] or ["map"]; or {IN_THE_DATASET}'
         return UserError(Problem(f"{message}, a {type(part).__name__}{shape}", hint=hint))
 
@@ -233,19 +281,34 @@ class Resize(Hook):
             shape = ()
         if kind == "map":
             wanted = f"a tensor (examples, …, {', '.join(map(str, images.shape[2:]))})"
-            fits = shape[-len(images.shape[2:]) :] == images.shape[2:] and len(shape) >= images.ndim - 1
+            fits = (
+                shape[-len(images.shape[2:]) :] == images.shape[2:]
+                and len(shape) >= images.ndim - 1
+            )
         else:
-            wanted = "a floating-point tensor (examples, …, x and y in turn) beside images of two sides"
-            fits = images.ndim == 4 and len(shape) > 1 and shape[-1] % 2 == 0 and target.is_floating_point()
+            wanted = (
+                "a floating-point tensor (examples, …, x and y in turn) beside images of two sides"
+            )
+            fits = (
+                images.ndim == 4
+                and len(shape) > 1
+                and shape[-1] % 2 == 0
+                and target.is_floating_point()
+            )
         if not fits:
             if isinstance(target, Tensor):
                 given = f"{target.dtype} {shape}"
             else:
                 given = f"a {type(target).__name__}"
-            message = f'hook "{self.name}" needs {wanted} for a target that is "{kind}", and is given {given}'
+            message = (
+                f'hook "{self.name}" needs {wanted} for a target that is "{kind}", and is given'
+                f" {given}"
+            )
             raise UserError(Problem(message, hint=IN_THE_DATASET))
 
-    def _resize_target(self, kind: TargetKind, target: Any, images: Tensor, sizes: list[int]) -> Any:
+    def _resize_target(
+        self, kind: TargetKind, target: Any, images: Tensor, sizes: list[int]
+    ) -> Any:
         """Return a target as it is beside images of other sizes."""
         if kind == "keep":
             return target
@@ -263,7 +326,9 @@ INTERPOLATION_MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 
 
 def _has_no_place(part: Any) -> bool:
-    """Say whether a part of a batch is one integer an example, or texts: nothing that lies in the image."""
+    """Say whether a part of a batch is one integer an example, or texts:
+    nothing that lies in the image.
+    """
     from torch import Tensor
 
     if isinstance(part, Tensor):
@@ -275,11 +340,15 @@ def interpolated(images: Tensor, sizes: list[int]) -> Tensor:
     """Return images (examples, channels, …) of other sizes."""
     from torch.nn import functional
 
-    return functional.interpolate(images, sizes, mode=INTERPOLATION_MODES[images.ndim], antialias=images.ndim == 4)
+    return functional.interpolate(
+        images, sizes, mode=INTERPOLATION_MODES[images.ndim], antialias=images.ndim == 4
+    )
 
 
 def interpolated_map(target: Tensor, sizes: list[int]) -> Tensor:
-    """Return maps (examples, …, *sides) of other sizes; integers, which are classes, by the nearest pixel."""
+    """Return maps (examples, …, *sides) of other sizes; integers, which are classes,
+    by the nearest pixel.
+    """
     from torch.nn import functional
 
     sides = len(sizes)
@@ -287,5 +356,7 @@ def interpolated_map(target: Tensor, sizes: list[int]) -> Tensor:
     if target.is_floating_point():
         result = interpolated(channels, sizes)
     else:
-        result = functional.interpolate(channels.double(), sizes, mode="nearest-exact").to(target.dtype)
+        result = functional.interpolate(channels.double(), sizes, mode="nearest-exact").to(
+            target.dtype
+        )
     return result.reshape(*target.shape[:-sides], *sizes)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class Predictions:
-    """The rows of a pass over the data; `source` begins messages about wrong ones: "the task's outputs are"."""
+    """The rows of a pass over the data; `source` begins messages about wrong ones:
+    "the task's outputs are".
+    """
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -38,10 +40,16 @@ class Predictions:
             wrong = f"a {type(predicted).__name__}"
         elif not predicted:
             wrong = "nothing"
-        elif no_rows := [name for name, rows in predicted.items() if not isinstance(rows, Tensor) or not rows.ndim]:
+        elif no_rows := [
+            name
+            for name, rows in predicted.items()
+            if not isinstance(rows, Tensor) or not rows.ndim
+        ]:
             wrong = f'"{no_rows[0]}", a {type(predicted[no_rows[0]]).__name__} without rows'
         elif len({len(rows) for rows in predicted.values()}) > 1:
-            wrong = " and ".join(f'"{name}" of {len(rows)} rows' for name, rows in predicted.items())
+            wrong = " and ".join(
+                f'"{name}" of {len(rows)} rows' for name, rows in predicted.items()
+            )
         elif self._batches and predicted.keys() != self._batches.keys():
             wrong = f"{', '.join(predicted)}, and for a batch before {', '.join(self._batches)}"
         if wrong:
@@ -91,7 +99,9 @@ WRITER_BY_SUFFIX: dict[str, Callable[[BinaryIO, Mapping[str, Tensor]], None]] = 
 
 def _check_suffix(file: str) -> str:
     if Path(file).suffix not in WRITER_BY_SUFFIX or Path(file).name != file:
-        raise ValueError(f'"{file}" is no name of a file that ends in {", ".join(WRITER_BY_SUFFIX)}')
+        raise ValueError(
+            f'"{file}" is no name of a file that ends in {", ".join(WRITER_BY_SUFFIX)}'
+        )
     return file
 
 
@@ -99,12 +109,13 @@ def _check_suffix(file: str) -> str:
 class Predict(Hook):
     """Writes outputs of the task for every example of the test data to a file in the run directory.
 
-    Each output is a tensor with a row for each example of the batch. A name that the outputs lack may be a key of the
-    batch, such as the ids of the examples. Data with a `loader` add a column `index`, the place of an example in the
-    dataset, unless an output of that name is written.
+    Each output is a tensor with a row for each example of the batch. A name that the outputs lack
+    may be a key of the batch, such as the ids of the examples. Data with a `loader` add a column
+    `index`, the place of an example in the dataset, unless an output of that name is written.
 
-    Each rank writes the rows of its own shard, `predictions.rank1.npz`; of ranks that split layers among them, the
-    first does. Each of several sets has a file, `predictions.ood.npz`. Predictions of a checkpoint for data without
+    Each rank writes the rows of its own shard, `predictions.rank1.npz`; of ranks that split layers
+    among them, the first does. Each of several sets has a file, `predictions.ood.npz`. Predictions
+    of a checkpoint for data without
     targets: `hookflow predict`.
     """
 
@@ -114,10 +125,13 @@ class Predict(Hook):
 
     reads: ClassVar[Slots] = {"after_test_iter": ("batch", "outputs")}
 
-    outputs: Annotated[list[str], Field(min_length=1, description="outputs to write", examples=[["logits", "target"]])]
-    file: Annotated[str, AfterValidator(_check_suffix), Field(description="its name: *.npz, *.jsonl or *.pt")] = (
-        "predictions.npz"
-    )
+    outputs: Annotated[
+        list[str],
+        Field(min_length=1, description="outputs to write", examples=[["logits", "target"]]),
+    ]
+    file: Annotated[
+        str, AfterValidator(_check_suffix), Field(description="its name: *.npz, *.jsonl or *.pt")
+    ] = "predictions.npz"
 
     def __post_init__(self) -> None:
         self._clear()
@@ -165,28 +179,36 @@ OutputKind = Literal["scores", "map"]
 class TTA(Hook):
     """Averages the network's outputs over augmented views of each image in validation and test.
 
-    Each transform makes views of each view before it, beside that itself: `hflip` and `vflip` a mirrored one, `rot90`
-    three turned ones. So ["hflip", "vflip"] makes four. Images are (batch, …, height, width), and the network's only
-    argument. A batch takes as many passes as there are views.
+    Each transform makes views of each view before it, beside that itself: `hflip` and `vflip` a
+    mirrored one, `rot90` three turned ones. So ["hflip", "vflip"] makes four. Images are (batch, …,
+    height, width), and the network's only argument. A batch takes as many passes as there are
+    views.
 
-    An output (batch,) or (batch, numbers) is averaged as it is. It must have no place in the image: logits of classes
-    have none, boxes and key points have one. Any other shape needs `output`: a "map" (batch, …, height, width) is
-    turned back before it is averaged, "scores" are averaged as they are. The values of a map must have no direction, as
-    those of a flow have.
+    An output (batch,) or (batch, numbers) is averaged as it is. It must have no place in the image:
+    logits of classes have none, boxes and key points have one. Any other shape needs `output`: a
+    "map" (batch, …, height, width) is turned back before it is averaged, "scores" are averaged as
+    they are. The values of a map must have no direction, as those of a flow have.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("around_val", "around_test"), ("model",))
 
     capabilities = HookCapabilities(
-        attach_blocker="it replaces the forward pass of the network, which the loop may have compiled or wrapped"
+        attach_blocker=(
+            "it replaces the forward pass of the network, which the loop may have compiled or"
+            " wrapped"
+        )
     )
 
     transforms: Annotated[
-        list[Transform], Field(min_length=1, description="one after the other", examples=[["hflip", "vflip"]])
+        list[Transform],
+        Field(min_length=1, description="one after the other", examples=[["hflip", "vflip"]]),
     ]
-    model: Annotated[str | None, Field(description="which of several models; the only one if left out")] = None
+    model: Annotated[
+        str | None, Field(description="which of several models; the only one if left out")
+    ] = None
     output: Annotated[
-        OutputKind | None, Field(description="what the network returns, where that is more than numbers of an image")
+        OutputKind | None,
+        Field(description="what the network returns, where that is more than numbers of an image"),
     ] = None
 
     def around_val(self, run: Run) -> Iterator[None]:
@@ -215,8 +237,13 @@ def average_views(
 
     def averaged(images: Tensor) -> Tensor:
         if images.ndim < 4:
-            message = f"tta turns images (batch, channels, height, width), and is given {(*images.shape,)}"
-            raise UserError(Problem(message, hint="the first argument of the network must be the images"))
+            message = (
+                "tta turns images (batch, channels, height, width), and is given"
+                f" {(*images.shape,)}"
+            )
+            raise UserError(
+                Problem(message, hint="the first argument of the network must be the images")
+            )
         total: Any = None
         for view in augmentations:
             result = forward(turn_images(images, view))
@@ -235,12 +262,21 @@ def average_views(
 def _check_output(result: Any, kind: OutputKind | None) -> None:
     """Raise UserError where an output cannot be averaged, or nothing says how."""
     if not hasattr(result, "mean"):
-        message = f"tta averages outputs: the network must return one tensor, not a {type(result).__name__}"
+        message = (
+            "tta averages outputs: the network must return one tensor, not a"
+            f" {type(result).__name__}"
+        )
         raise UserError(Problem(message))
     shape = (*result.shape,)
     if kind is None and result.ndim > 2:
-        message = f"the network returns {shape}, and nothing says to tta whether that has a place in the image"
-        hint = 'say it: output = "map" for (batch, …, height, width), which is turned back, or output = "scores"'
+        message = (
+            f"the network returns {shape}, and nothing says to tta whether that has a place in the"
+            " image"
+        )
+        hint = (
+            'say it: output = "map" for (batch, …, height, width), which is turned back, or output'
+            ' = "scores"'
+        )
         raise UserError(Problem(message, hint=hint))
     if kind == "map" and result.ndim < 3:
         message = f"the network returns {shape}, and tta needs a map (batch, …, height, width)"

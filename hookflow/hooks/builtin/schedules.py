@@ -1,7 +1,8 @@
 """Values that follow a schedule: learning rates, other settings of the optimizer, accumulation.
 
-Before one is chosen, `lr_finder` tests a range of rates (L. Smith, *Cyclical learning rates for training neural
-networks*, 2017), and `batch_size_finder` sizes of a batch, as Lightning's BatchSizeFinder.
+Before one is chosen, `lr_finder` tests a range of rates (L. Smith, *Cyclical learning rates for
+training neural networks*, 2017), and `batch_size_finder` sizes of a batch, as Lightning's
+BatchSizeFinder.
 """
 
 import math
@@ -42,7 +43,9 @@ def _check_amount(written: Any) -> Any:
 
 
 Progress = Annotated[int | str, BeforeValidator(_check_amount)]
-"""How far the training is: 0, 100, "100it", "2ep", "10%" of the run; a bare number counts iterations."""
+"""How far the training is: 0, 100, "100it", "2ep", "10%" of the run;
+a bare number counts iterations.
+"""
 
 
 def count_iterations(progress: int | str, run: Run) -> int:
@@ -76,25 +79,36 @@ def share_of(progress: int | str, run: Run) -> Fraction:
     return done / run.max_iters
 
 
-def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run) -> list[tuple[int, Value]]:
-    """Return values with their places in iterations. Raises UserError when these do not follow one another."""
+def at_iterations(
+    name: str, values: Sequence[tuple[int | str, Value]], run: Run
+) -> list[tuple[int, Value]]:
+    """Return values with their places in iterations. Raises UserError when these do not follow one
+    another.
+    """
     places = [(count_iterations(at, run), value) for at, value in values]
     for (item, _), (other, _), (written, _) in zip(places, places[1:], values[1:], strict=False):
         if other <= item:
-            message = f"{name}: positions must increase: {written} is iteration {other}, the one before it {item}"
+            message = (
+                f"{name}: positions must increase: {written} is iteration {other}, the one before"
+                f" it {item}"
+            )
             raise UserError(Problem(message))
     return places
 
 
 def compute_eased_share(path: float, shape: Literal["cosine", "linear"]) -> float:
-    """Return the share of the difference that is made when so much of the way is done, each from 0 to 1."""
+    """Return the share of the difference that is made when so much of the
+    way is done, each from 0 to 1.
+    """
     if shape == "linear":
         return path
     return (1 - math.cos(math.pi * path)) / 2
 
 
 def set_rate(group: dict[str, Any], rate: Any) -> None:
-    """Set the learning rate of a parameter group. A tensor stays that tensor, since a captured step reads it."""
+    """Set the learning rate of a parameter group. A tensor stays that tensor, since a captured step
+    reads it.
+    """
     if hasattr(group.get("lr"), "fill_"):
         group["lr"].fill_(rate)
     else:
@@ -106,12 +120,13 @@ Shape = Literal["linear", "cosine", "exponential", "constant"]
 
 @dataclass(eq=False)
 class LRSchedule(Hook):
-    """Sets each parameter group's learning rate before every iteration: a linear warm-up, then down to the end.
+    """Sets each parameter group's learning rate before every iteration: a linear warm-up, then down
+    to the end.
 
-    The factor multiplies what the group started with, and depends on nothing but the share of the run that is done;
-    so a resumed run needs no state to go on exactly, and one of another length goes on by the curve of that. An
-    iteration whose optimizer step is skipped counts like any other. Several of these hooks may each have groups of
-    their own.
+    The factor multiplies what the group started with, and depends on nothing but the share of the
+    run that is done; so a resumed run needs no state to go on exactly, and one of another length
+    goes on by the curve of that. An iteration whose optimizer step is skipped counts like any
+    other. Several of these hooks may each have groups of their own.
     """
 
     capabilities = HookCapabilities(needs_length=True)
@@ -120,11 +135,19 @@ class LRSchedule(Hook):
 
     shape: Annotated[Shape, Field(description="the way down after the warm-up")] = "cosine"
     warmup: Annotated[
-        Progress, Field(description='how long the warm-up is: 100, "100it", "2ep", "10%" of the run', examples=["5%"])
+        Progress,
+        Field(
+            description='how long the warm-up is: 100, "100it", "2ep", "10%" of the run',
+            examples=["5%"],
+        ),
     ] = 0
-    start: Annotated[float, Field(ge=0, description="factor of the first iteration of the warm-up")] = 0.0
+    start: Annotated[
+        float, Field(ge=0, description="factor of the first iteration of the warm-up")
+    ] = 0.0
     end: Annotated[float, Field(ge=0, description="factor of the end of the run")] = 0.0
-    groups: Annotated[list[str] | None, Field(min_length=1, description="the groups by `name`; all if left out")] = None
+    groups: Annotated[
+        list[str] | None, Field(min_length=1, description="the groups by `name`; all if left out")
+    ] = None
 
     def __post_init__(self) -> None:
         self.share: float | None = None
@@ -145,23 +168,32 @@ class LRSchedule(Hook):
                     set_rate(group, group["initial_lr"] * factor)
 
     def _begin(self, run: Run) -> float:
-        """Return the share of the run that the warm-up takes. Raises UserError for all of it, and an unknown group."""
+        """Return the share of the run that the warm-up takes. Raises UserError for all of it, and
+        an unknown group.
+        """
         there = []
         for optimizer in run.optimizers.values():
             for group in optimizer.param_groups:
                 there.append(group.get("name", ""))
         for name in self.groups or ():
             if name not in there:
-                hint = nearest(name, filter(None, there)) or 'a group is named by its args: { name = "…" }'
+                hint = (
+                    nearest(name, filter(None, there))
+                    or 'a group is named by its args: { name = "…" }'
+                )
                 raise UserError(Problem(f'no parameter group is called "{name}"', hint=hint))
         share = float(share_of(self.warmup, run))
         if share >= 1:
-            message = f"the warm-up takes {self.warmup}, and the run has only {run.max_iters} iterations"
+            message = (
+                f"the warm-up takes {self.warmup}, and the run has only {run.max_iters} iterations"
+            )
             raise UserError(Problem(message, hint="nothing is left for the way down"))
         return share
 
     def factor(self, done: float, share: float) -> float:
-        """Return the factor when `done` (0 to 1) of the run is over, of which the warm-up takes `share`."""
+        """Return the factor when `done` (0 to 1) of the run is over,
+        of which the warm-up takes `share`.
+        """
         if done < share:
             return self.start + (1 - self.start) * done / share
         path = min((done - share) / (1 - share), 1.0)
@@ -183,14 +215,15 @@ Scales = Annotated[Sequence[tuple[Progress, Annotated[float, Field(gt=0)]]], Fie
 
 @dataclass(eq=False)
 class ParamSchedule(Hook):
-    """Schedules momentum and weight decay: interpolates between values at iterations, epochs or shares of the run.
+    """Schedules momentum and weight decay: interpolates between values at iterations, epochs or
+    shares of the run.
 
-    Between two places a value goes from one to the other by `shape`; before the first place and after the last it
-    stays. Momentum is `betas[0]` of optimizers that have those, as with `torch.optim.lr_scheduler.OneCycleLR`. A
-    parameter group that began with a weight decay of 0 keeps that: those are the biases and the norms. The values
-    depend on the iteration and the length of the run alone. A resumed run needs no state, and one of another length
-    goes on by its new places. An iteration whose optimizer step is skipped counts like any
-    other.
+    Between two places a value goes from one to the other by `shape`; before the first place and
+    after the last it stays. Momentum is `betas[0]` of optimizers that have those, as with
+    `torch.optim.lr_scheduler.OneCycleLR`. A parameter group that began with a weight decay of 0
+    keeps that: those are the biases and the norms. The values depend on the iteration and the
+    length of the run alone. A resumed run needs no state, and one of another length goes on by its
+    new places. An iteration whose optimizer step is skipped counts like any other.
     """
 
     reads: ClassVar[Slots] = ("optimizer",)
@@ -198,11 +231,18 @@ class ParamSchedule(Hook):
 
     momentum: Annotated[
         Values | None,
-        Field(description="its values, each at its place", examples=[[[0, 0.95], ["30%", 0.85], ["100%", 0.95]]]),
+        Field(
+            description="its values, each at its place",
+            examples=[[[0, 0.95], ["30%", 0.85], ["100%", 0.95]]],
+        ),
     ] = None
-    weight_decay: Annotated[Values | None, Field(description='its values: [[0, 0.04], ["100%", 0.4]]')] = None
+    weight_decay: Annotated[
+        Values | None, Field(description='its values: [[0, 0.04], ["100%", 0.4]]')
+    ] = None
     shape: Annotated[Curve, Field(description="the way from one value to the next")] = "cosine"
-    optimizer: Annotated[str | None, Field(description="which of several optimizers; all if left out")] = None
+    optimizer: Annotated[
+        str | None, Field(description="which of several optimizers; all if left out")
+    ] = None
 
     def __post_init__(self) -> None:
         if self.momentum is None and self.weight_decay is None:
@@ -214,20 +254,32 @@ class ParamSchedule(Hook):
 
     def before_run(self, run: Run) -> None:
         for name, group in self._groups(run):
-            lacks_momentum = self.momentum is not None and "momentum" not in group and "betas" not in group
+            lacks_momentum = (
+                self.momentum is not None and "momentum" not in group and "betas" not in group
+            )
             if lacks_momentum or (self.weight_decay is not None and "weight_decay" not in group):
-                message = f'the optimizer "{name}" has no {"momentum" if lacks_momentum else "weight decay"}'
-                raise UserError(Problem(message, hint='name one that has: args = { optimizer = "…" }'))
+                message = (
+                    f'the optimizer "{name}" has no'
+                    f" {'momentum' if lacks_momentum else 'weight decay'}"
+                )
+                raise UserError(
+                    Problem(message, hint='name one that has: args = { optimizer = "…" }')
+                )
 
     def before_train(self, run: Run) -> None:
         settings = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        self.schedules = {name: at_iterations(name, values, run) for name, values in settings.items() if values}
+        self.schedules = {
+            name: at_iterations(name, values, run) for name, values in settings.items() if values
+        }
         if self.weight_decay:
             for _, group in self._groups(run):
-                group.setdefault("initial_weight_decay", group["weight_decay"])  # after a checkpoint has been loaded
+                # After a checkpoint has been loaded.
+                group.setdefault("initial_weight_decay", group["weight_decay"])
 
     def before_train_iter(self, run: Run) -> None:
-        now = {name: value_at(run.iter, places, self.shape) for name, places in self.schedules.items()}
+        now = {
+            name: value_at(run.iter, places, self.shape) for name, places in self.schedules.items()
+        }
         for _, group in self._groups(run):
             if "momentum" in now and "betas" in group:
                 group["betas"] = (now["momentum"], *group["betas"][1:])
@@ -244,7 +296,9 @@ class ParamSchedule(Hook):
 
 
 def value_at(done: int, places: Sequence[tuple[int, float]], shape: Curve) -> float:
-    """Return the value of the iteration before which `done` are done, by the values at some places, in order."""
+    """Return the value of the iteration before which `done` are done,
+    by the values at some places, in order.
+    """
     after = bisect_right(places, done, key=lambda place: place[0])
     if after == 0:
         return places[0][1]
@@ -264,13 +318,14 @@ Batches = Annotated[list[tuple[Progress, Annotated[int, Field(ge=1)]]], Field(mi
 class AccumulationSchedule(Hook):
     """Schedules gradient accumulation: on how many batches the optimizer steps, as the run goes on.
 
-    The gradients of a step are the mean over its batches. Before the first place it takes one. As in Lightning's
-    `GradientAccumulationScheduler`, the length of the run, its schedules and its triggers do not depend on it: an
-    iteration still takes one batch, and the optimizer steps in the last one of a group alone. `before_` and
-    `after_optimizer_step` fire there, once for all of them. A group ends with its epoch, and with the run. Each batch
-    counts by its examples, over all ranks. A run that is resumed with another length goes on by the places in that,
-    from its next group on. For the same number throughout there is `run.accumulate`, where an iteration takes several
-    batches; the two exclude each other.
+    The gradients of a step are the mean over its batches. Before the first place it takes one. As
+    in Lightning's `GradientAccumulationScheduler`, the length of the run, its schedules and its
+    triggers do not depend on it: an iteration still takes one batch, and the optimizer steps in the
+    last one of a group alone. `before_` and `after_optimizer_step` fire there, once for all of
+    them. A group ends with its epoch, and with the run. Each batch counts by its examples, over all
+    ranks. A run that is resumed with another length goes on by the places in that, from its next
+    group on. For the same number throughout there is `run.accumulate`, where an iteration takes
+    several batches; the two exclude each other.
     """
 
     capabilities = HookCapabilities(
@@ -278,7 +333,10 @@ class AccumulationSchedule(Hook):
     )
     writes: ClassVar[Slots] = {"before_backward": ("control",)}
 
-    batches: Annotated[Batches, Field(description="batches of a step by place", examples=[[["10%", 2], ["50%", 4]]])]
+    batches: Annotated[
+        Batches,
+        Field(description="batches of a step by place", examples=[[["10%", 2], ["50%", 4]]]),
+    ]
 
     def __post_init__(self) -> None:
         self.places: list[tuple[int, int]] = []
@@ -288,10 +346,15 @@ class AccumulationSchedule(Hook):
 
     def before_train(self, run: Run) -> None:
         if getattr(run.task, "steps_itself", False):
-            message = "accumulation_schedule says when the optimizer steps, and this task steps it itself"
+            message = (
+                "accumulation_schedule says when the optimizer steps, and this task steps it itself"
+            )
             raise UserError(Problem(message))
         if run.epoch_lengths.at(0) != len(run.data["train"]):
-            message = "accumulation_schedule and run.accumulate both say on how many batches the optimizer steps"
+            message = (
+                "accumulation_schedule and run.accumulate both say on how many batches the"
+                " optimizer steps"
+            )
             raise UserError(Problem(message, hint="keep one of them"))
         self.places = at_iterations("batches", self.batches, run)
 
@@ -326,32 +389,42 @@ DIVERGENCE_FACTOR = 4.0
 
 @dataclass(eq=False)
 class LRFinder(Hook):
-    """Sweeps the learning rate from `start` to `end` in the first iterations, suggests one, and stops the run.
+    """Sweeps the learning rate from `start` to `end` in the first iterations, suggests one, and
+    stops the run.
 
-    The rate grows by the same factor in each iteration, with the ratios between parameter groups as they are. Logged
-    are `lr_finder/lr` and `lr_finder/loss`, an average that has forgotten the first losses; the sweep ends early where
-    that is four times its lowest. Suggested is the rate of its steepest descent; with `rule = "valley"` the rate in the
-    middle third of its longest descent, as fastai does. Then weights, buffers and optimizer are as they were before. It
-    is for a run of its own: it waits for the device in each iteration.
+    The rate grows by the same factor in each iteration, with the ratios between parameter groups as
+    they are. Logged are `lr_finder/lr` and `lr_finder/loss`, an average that has forgotten the
+    first losses; the sweep ends early where that is four times its lowest. Suggested is the rate of
+    its steepest descent; with `rule = "valley"` the rate in the middle third of its longest
+    descent, as fastai does. Then weights, buffers and optimizer are as they were before. It is for
+    a run of its own: it waits for the device in each iteration.
     """
 
     phase = "late"  # its rates replace those of a schedule
-    after = ("log?", "lr_monitor?", "spike_guard?")  # they read the rate before the earlier one is restored
+    # They read the rate before the earlier one is restored.
+    after = ("log?", "lr_monitor?", "spike_guard?")
     reads: ClassVar[dict[str, tuple[str, ...]]] = {
         "before_train": ("model", "optimizer", "lr"),
         "before_train_iter": ("optimizer",),
         "after_train_iter": ("batch", "outputs"),
     }
-    writes: ClassVar[Slots] = {"before_train_iter": ("lr",), "after_train_iter": (*reads["before_train"], "control")}
+    writes: ClassVar[Slots] = {
+        "before_train_iter": ("lr",),
+        "after_train_iter": (*reads["before_train"], "control"),
+    }
 
     capabilities = HookCapabilities(
-        attach_blocker="it trains on trial and puts the weights back, and not what the loop itself has changed"
+        attach_blocker=(
+            "it trains on trial and puts the weights back, and not what the loop itself has changed"
+        )
     )
 
     start: Annotated[float, Field(gt=0, description="the rate of the first iteration")] = 1e-6
     end: Annotated[float, Field(gt=0, description="the rate of the last iteration")] = 10.0
     iters: Annotated[int, Field(ge=10, description="iterations of the sweep")] = 100
-    rule: Annotated[Literal["steepest", "valley"], Field(description="what is suggested")] = "steepest"
+    rule: Annotated[Literal["steepest", "valley"], Field(description="what is suggested")] = (
+        "steepest"
+    )
 
     def __post_init__(self) -> None:
         self.steps = 0
@@ -369,19 +442,28 @@ class LRFinder(Hook):
 
     def before_train(self, run: Run) -> None:
         if 0 < run.max_iters < self.iters:
-            message = f"lr_finder sweeps over {self.iters} iterations, and the run has only {run.max_iters}"
-            raise UserError(Problem(message, hint="let it sweep over fewer (iters), or the run be longer"))
+            message = (
+                f"lr_finder sweeps over {self.iters} iterations, and the run has only"
+                f" {run.max_iters}"
+            )
+            raise UserError(
+                Problem(message, hint="let it sweep over fewer (iters), or the run be longer")
+            )
         if not self.steps:
             self.kept = copy_states(run)
 
     def before_train_iter(self, run: Run) -> None:
         if not self.done:
-            groups = [group for optimizer in run.optimizers.values() for group in optimizer.param_groups]
+            groups = [
+                group for optimizer in run.optimizers.values() for group in optimizer.param_groups
+            ]
             highest = max(group["initial_lr"] for group in groups)
             for group in groups:
                 set_rate(
                     group,
-                    compute_swept_rate(self.start, self.end, self.steps, self.iters) * group["initial_lr"] / highest,
+                    compute_swept_rate(self.start, self.end, self.steps, self.iters)
+                    * group["initial_lr"]
+                    / highest,
                 )
 
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
@@ -411,7 +493,10 @@ class LRFinder(Hook):
                 why = "there the loss fell fastest"
             if best is not None:
                 suggested = f"suggested learning rate {number(best)}: {why}"
-            message = f"{suggested}; the sweep {'diverged' if diverged else 'ended'} at {number(self.rates[-1])}"
+            message = (
+                f"{suggested}; the sweep {'diverged' if diverged else 'ended'} at"
+                f" {number(self.rates[-1])}"
+            )
             run.say(message)
             run.stop(f"lr_finder: {message}")
 
@@ -433,7 +518,9 @@ def copy_states(run: Run) -> dict[str, dict[str, Any]]:
     }
     return {
         "weights": weights,
-        "optimizers": {name: deepcopy(optimizer.state_dict()) for name, optimizer in run.optimizers.items()},
+        "optimizers": {
+            name: deepcopy(optimizer.state_dict()) for name, optimizer in run.optimizers.items()
+        },
     }
 
 
@@ -447,22 +534,31 @@ def put_back(run: Run, kept: dict[str, dict[str, Any]]) -> None:
                 local(value).copy_(kept["weights"].pop(name))
     run.model.load_state_dict(kept["weights"], strict=False)  # the rest is the modules' extra state
     for name, optimizer in run.optimizers.items():
-        load_optimizer_state(optimizer, kept["optimizers"][name], host_tensors=host_tensors_of(optimizer))
+        load_optimizer_state(
+            optimizer, kept["optimizers"][name], host_tensors=host_tensors_of(optimizer)
+        )
 
 
 def compute_swept_rate(start: float, end: float, step: int, steps: int) -> float:
-    """Return the rate of a step of the sweep, counted from 0: the first is `start`, the last `end`."""
+    """Return the rate of a step of the sweep, counted from 0:
+    the first is `start`, the last `end`.
+    """
     return float(start * (end / start) ** (step / (steps - 1)))
 
 
 def find_steepest_rate(rates: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Return the rate at which the loss falls fastest over the logarithm of the rate; None where it never falls.
+    """Return the rate at which the loss falls fastest over the logarithm of the rate; None where it
+    never falls.
 
-    Slopes are taken over a tenth of the sweep. Its first tenth, where an average is of few losses, does not count.
+    Slopes are taken over a tenth of the sweep. Its first tenth, where an average is of few losses,
+    does not count.
     """
     half = max(1, len(losses) // 20)
     slopes = [
-        ((losses[k + half] - losses[k - half]) / math.log(rates[k + half] / rates[k - half]), rates[k])
+        (
+            (losses[k + half] - losses[k - half]) / math.log(rates[k + half] / rates[k - half]),
+            rates[k],
+        )
         for k in range(max(half, len(losses) // 10), len(losses) - half)
     ]
     slope, rate = min((slope for slope in slopes if math.isfinite(slope[0])), default=(0.0, 0.0))
@@ -472,9 +568,11 @@ def find_steepest_rate(rates: Sequence[float], losses: Sequence[float]) -> float
 
 
 def find_valley_rate(rates: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Return the rate in the middle third of the longest falling subsequence of losses; None where none falls.
+    """Return the rate in the middle third of the longest falling subsequence of losses; None where
+    none falls.
 
-    The first tenth and the last five of the sweep do not count. Source: fastai, `lr_find` and its rule "valley".
+    The first tenth and the last five of the sweep do not count. Source: fastai, `lr_find` and its
+    rule "valley".
     """
     counted = slice(len(losses) // 10, max(len(losses) - 5, 0))
     rates = rates[counted]
@@ -492,17 +590,21 @@ def find_valley_rate(rates: Sequence[float], losses: Sequence[float]) -> float |
 
 @dataclass(eq=False)
 class BatchSizeFinder(Hook):
-    """Doubles the batch size until the device is out of memory, searches for the largest that fits, and stops the run.
+    """Doubles the batch size until the device is out of memory, searches for the largest that fits,
+    and stops the run.
 
-    Each size is tried in `steps` optimizer steps, at which only hooks inside the network fire. Between the last size
-    that fits and the first that does not, a binary search goes on. Then weights, buffers, optimizers and PyTorch's
-    random numbers are as they were before. A CPU does not run out of memory in time, so it needs a `limit`; elsewhere
-    that is the number of examples of the dataset, which are repeated beyond it. The training data must be a dataset
-    with a `batch_size` in its loader. It is for a run of its own, on one process.
+    Each size is tried in `steps` optimizer steps, at which only hooks inside the network fire.
+    Between the last size that fits and the first that does not, a binary search goes on. Then
+    weights, buffers, optimizers and PyTorch's random numbers are as they were before. A CPU does
+    not run out of memory in time, so it needs a `limit`; elsewhere that is the number of examples
+    of the dataset, which are repeated beyond it. The training data must be a dataset with a
+    `batch_size` in its loader. It is for a run of its own, on one process.
     """
 
     capabilities = HookCapabilities(
-        attach_blocker="it computes losses of batches of its own, and only the loop can compute a loss"
+        attach_blocker=(
+            "it computes losses of batches of its own, and only the loop can compute a loss"
+        )
     )
 
     phase = "late"
@@ -521,16 +623,24 @@ class BatchSizeFinder(Hook):
             message = "batch_size_finder needs a dataset whose loader has a batch_size"
             raise UserError(Problem(message))
         if run.world > 1 or getattr(run.task, "steps_itself", False):
-            message = "batch_size_finder needs one process, and a task that does not step its optimizers itself"
+            message = (
+                "batch_size_finder needs one process, and a task that does not step its optimizers"
+                " itself"
+            )
             raise UserError(Problem(message))
         if self.limit is None and run.device.type == "cpu":
-            message = "batch_size_finder needs a limit on a CPU, which takes the memory of the whole machine"
+            message = (
+                "batch_size_finder needs a limit on a CPU, which takes the memory of the whole"
+                " machine"
+            )
             raise UserError(Problem(message, hint="args = { limit = 512 }"))
         examples = len(source.dataset)
         before = copy_states(run)
 
         def is_size_fitting(size: int) -> bool:
-            fit = self._is_fitting(run, lambda: source.batch_of([k % examples for k in range(size)]))
+            fit = self._is_fitting(
+                run, lambda: source.batch_of([k % examples for k in range(size)])
+            )
             run.say(f"batch_size_finder: {size:,} examples {'fit' if fit else 'are out of memory'}")
             return fit
 
@@ -544,7 +654,9 @@ class BatchSizeFinder(Hook):
         run.stop(f"batch_size_finder: {result}")
 
     def _is_fitting(self, run: Run, make: Callable[[], Any]) -> bool:
-        """Take optimizer steps on batches that `make` returns; return whether there was the memory for that."""
+        """Take optimizer steps on batches that `make` returns;
+        return whether there was the memory for that.
+        """
         import torch
 
         fits = True
@@ -567,7 +679,9 @@ class BatchSizeFinder(Hook):
 
 
 def find_largest_size(fits: Callable[[int], bool], start: int, limit: int) -> int:
-    """Return the largest size up to `limit` that fits, if every smaller one does; 0 where none does."""
+    """Return the largest size up to `limit` that fits, if every smaller one does;
+    0 where none does.
+    """
     good = 0
     size = min(start, limit)
     while fits(size):

@@ -21,22 +21,27 @@ Activation = Literal["sigmoid", "softmax"]
 
 CLASS_DIM = "the dimension of the classes in the logits; the second if left out"
 
-OUTPUTS_HINT = "return logits (N, classes) and target (N) beside the loss, as hookflow.zoo.tasks:Classification does"
+OUTPUTS_HINT = (
+    "return logits (N, classes) and target (N) beside the loss, as"
+    " hookflow.zoo.tasks:Classification does"
+)
 
 
 ONE_LOGIT = "of one logit an example, the hook metrics computes BinaryAccuracy and others"
 
 LAST_DIMENSION_HINT = (
-    'where the target is what the logits at its place predict, and not the token before, class_dim = "last"'
+    "where the target is what the logits at its place predict, and not the token before, class_dim"
+    ' = "last"'
 )
 
 
 class ClassDimension:
     """The dimension of the classes in the logits of a task: what is stated, else the second.
 
-    Without that dimension, the logits have the shape of the target. Where the last one fits, too, nothing is guessed,
-    unless a batch before has shown that it is the second. That it is the last must be stated: logits of tokens may
-    predict the next token, and a target that is not shifted by one would be another question.
+    Without that dimension, the logits have the shape of the target. Where the last one fits, too,
+    nothing is guessed, unless a batch before has shown that it is the second. That it is the last
+    must be stated: logits of tokens may predict the next token, and a target that is not shifted by
+    one would be another question.
     """
 
     def __init__(self, hook: str, stated: ClassDim | None) -> None:
@@ -59,14 +64,21 @@ class ClassDimension:
         if dim is None:
             dim = self._dim = self._find_second_dimension(logits, target)
         if not _is_fitting(logits, target, dim):
-            hint = f"{OUTPUTS_HINT}; for several labels an example there are the Multilabel metrics of the hook metrics"
-            raise self._make_shape_error(logits, target, "needs logits (N, classes, …) and classes (N, …)", hint)
+            hint = (
+                f"{OUTPUTS_HINT}; for several labels an example there are the Multilabel metrics of"
+                " the hook metrics"
+            )
+            raise self._make_shape_error(
+                logits, target, "needs logits (N, classes, …) and classes (N, …)", hint
+            )
         if logits.shape[dim] < 2:
             raise self._make_shape_error(logits, target, "needs a logit for each class", ONE_LOGIT)
         return dim
 
     def _find_second_dimension(self, logits: Tensor, target: Tensor) -> int:
-        """Return the second dimension. Raises UserError where the classes are in the last one, or may be."""
+        """Return the second dimension. Raises UserError where the classes are in the last one, or
+        may be.
+        """
         if not _is_fitting(logits, target, -1):
             return 1
         if _is_fitting(logits, target, 1):
@@ -77,7 +89,9 @@ class ClassDimension:
         )
 
     def _make_shape_error(self, logits: Tensor, target: Tensor, why: str, hint: str) -> UserError:
-        shapes = f"logits of shape {(*logits.shape,)} and a target of {target.dtype} {(*target.shape,)}"
+        shapes = (
+            f"logits of shape {(*logits.shape,)} and a target of {target.dtype} {(*target.shape,)}"
+        )
         message = f"{self._hook} {why}, and is given {shapes}"
         return UserError(Problem(message, hint=hint))
 
@@ -91,8 +105,11 @@ def _is_fitting(logits: Tensor, target: Tensor, dim: int) -> bool:
     return places == [*target.shape]
 
 
-def read_logits_and_target(outputs: Mapping[str, Any], classes: ClassDimension, hook: str) -> tuple[Tensor, Tensor]:
-    """Return logits (N, classes, …), and classes (N, …), int64, or shares of classes in the shape of the logits.
+def read_logits_and_target(
+    outputs: Mapping[str, Any], classes: ClassDimension, hook: str
+) -> tuple[Tensor, Tensor]:
+    """Return logits (N, classes, …), and classes (N, …), int64, or shares of classes in the shape
+    of the logits.
 
     Raises UserError where the outputs are something else.
     """
@@ -105,11 +122,13 @@ def read_logits_and_target(outputs: Mapping[str, Any], classes: ClassDimension, 
     dim = classes.find(logits, target)
     if target.is_floating_point():
         return logits.movedim(dim, 1), target.movedim(dim, 1)
-    return logits.movedim(dim, 1), target.long()  # what is computed with small integers may overflow
+    # What is computed with small integers may overflow.
+    return logits.movedim(dim, 1), target.long()
 
 
 def activation_of(metric: Any) -> Activation | None:
-    """Return what a metric of torchmetrics applies to the scores of a batch that are not all from 0 to 1.
+    """Return what a metric of torchmetrics applies to the scores of a batch that are not all from 0
+    to 1.
 
     None where it does not look at their range.
     """
@@ -128,7 +147,9 @@ def activation_of(metric: Any) -> Activation | None:
 
 
 def find_num_labels(metric: Any) -> int | None:
-    """Return how many values a target of a metric of torchmetrics may have, from 0 on; None where it is no class."""
+    """Return how many values a target of a metric of torchmetrics may have, from 0 on;
+    None where it is no class.
+    """
     if _is_of_torchmetrics(metric, "Binary", "Multilabel"):
         return 2
     if is_class_metric(metric):
@@ -144,12 +165,18 @@ def is_class_metric(metric: Any) -> bool:
 
 
 def _is_of_torchmetrics(metric: Any, *kinds: str) -> bool:
-    own = (base for base in type(metric).__mro__ if (base.__module__ or "").startswith("torchmetrics.classification."))
+    own = (
+        base
+        for base in type(metric).__mro__
+        if (base.__module__ or "").startswith("torchmetrics.classification.")
+    )
     return any(base.__name__.startswith(kinds) for base in own)
 
 
 def make_precise(values: Tensor) -> Tensor:
-    """Return floating-point numbers in float32 or better: sums of 16 bits are too coarse, and no gloo gathers them."""
+    """Return floating-point numbers in float32 or better: sums of 16 bits are too coarse,
+    and no gloo gathers them.
+    """
     import torch
 
     if not values.is_floating_point():
@@ -169,15 +196,24 @@ def update(metric: Any, scores: Tensor, target: Tensor) -> None:
     if type(metric).__name__ != "MultilabelRankingLoss":
         metric.update(scores, target)
         return
-    # a batch in which no example has both labels that hold and labels that do not counts as one example there
+    # a batch in which no example has both labels that hold and labels that do not counts as one
+    # example there
     for row, row_target in zip(scores.split(1), target.split(1), strict=True):
         metric.update(row, row_target)
 
 
 def range_problem(metric: Any, called: str) -> Problem | None:
-    """Return that a metric takes the range of the images from each batch, so that its value hangs on their size."""
-    ranged = type(metric).__name__ in ("StructuralSimilarityIndexMeasure", "MultiScaleStructuralSimilarityIndexMeasure")
+    """Return that a metric takes the range of the images from each batch,
+    so that its value hangs on their size.
+    """
+    ranged = type(metric).__name__ in (
+        "StructuralSimilarityIndexMeasure",
+        "MultiScaleStructuralSimilarityIndexMeasure",
+    )
     if not ranged or metric.data_range is not None:
         return None
-    message = f"{called} takes the range of the values from each batch, and so hangs on the size of the batches"
+    message = (
+        f"{called} takes the range of the values from each batch, and so hangs on the size of the"
+        " batches"
+    )
     return Problem(message, hint="state it among its args: data_range = 1.0 for values from 0 to 1")

@@ -1,4 +1,6 @@
-"""Statistics of parameters (`param_stats`) and of activations (`activation_stats`), and `images` of a batch."""
+"""Statistics of parameters (`param_stats`) and of activations (`activation_stats`),
+and `images` of a batch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.tensors import first_tensor, full, matching, named_parameters, output, require_matches
+from hookflow.hooks.tensors import (
+    first_tensor,
+    full,
+    matching,
+    named_parameters,
+    output,
+    require_matches,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,18 +32,25 @@ Stat = Literal["mean", "std", "norm", "min", "max"]
 
 @dataclass(eq=False)
 class ParamStats(Hook):
-    """Logs statistics of each parameter, `param/<name>/<statistic>`, and a histogram of its values if asked for.
+    """Logs statistics of each parameter, `param/<name>/<statistic>`, and a histogram of its values
+    if asked for.
 
-    The `std` is that of the population, the `norm` Euclidean; of a complex parameter they are those of its absolute
-    values. They are computed and stay on the device, so that nothing
-    waits. A network has many parameters: give it `every`. A sharded parameter is gathered for it.
+    The `std` is that of the population, the `norm` Euclidean; of a complex parameter they are those
+    of its absolute values. They are computed and stay on the device, so that nothing waits. A
+    network has many parameters: give it `every`. A sharded parameter is gathered for it.
     """
 
     phase = "late"
     reads = ("model",)
 
-    match: Annotated[tuple[str, ...], Field(min_length=1, description="globs over the names of parameters")] = ("*",)
-    stats: Annotated[tuple[Stat, ...], Field(description="what to log of each")] = ("mean", "std", "norm")
+    match: Annotated[
+        tuple[str, ...], Field(min_length=1, description="globs over the names of parameters")
+    ] = ("*",)
+    stats: Annotated[tuple[Stat, ...], Field(description="what to log of each")] = (
+        "mean",
+        "std",
+        "norm",
+    )
     histogram: Annotated[bool, Field(description="log the distribution of the values, too")] = False
 
     def before_train(self, run: Run) -> None:
@@ -58,11 +74,12 @@ class ParamStats(Hook):
 class ActivationStats(Hook):
     """Logs mean, standard deviation and fraction of zeros of module outputs in training.
 
-    They are called `activation/<name>/mean`, `…/std` (of the population) and `…/zeros` (from 0 to 1); those of the
-    network itself go by `model`. `modules` says which by globs over their names; all of them if left out. If a module
-    returns several tensors, the first counts, and a tensor of integers is left out. A ReLU whose share of zeros is
-    nearly 1 is dead. Computed on the device, on this rank's share of the batch, so that nothing waits; while `every`
-    keeps it idle, it computes nothing.
+    They are called `activation/<name>/mean`, `…/std` (of the population) and `…/zeros` (from 0 to
+    1); those of the network itself go by `model`. `modules` says which by globs over their names;
+    all of them if left out. If a module returns several tensors, the first counts, and a tensor of
+    integers is left out. A ReLU whose share of zeros is nearly 1 is dead. Computed on the device,
+    on this rank's share of the batch, so that nothing waits; while `every` keeps it idle, it
+    computes nothing.
     """
 
     reads: ClassVar[Slots] = {"before_run": ("model",)}
@@ -80,7 +97,9 @@ class ActivationStats(Hook):
             return
         if values.is_floating_point() or values.is_complex():
             name = self.names[id(module)]
-            for stat, value in compute_statistics(values.detach(), ("mean", "std", "zeros")).items():
+            for stat, value in compute_statistics(
+                values.detach(), ("mean", "std", "zeros")
+            ).items():
                 run.log(f"activation/{name}/{stat}", value)
 
 
@@ -109,13 +128,16 @@ def compute_statistics(values: Tensor, of: Collection[str]) -> dict[str, Tensor]
 
 @dataclass(eq=False)
 class Images(Hook):
-    """Logs a grid of images from the first batch of each validation, `val/images`, with targets and predictions.
+    """Logs a grid of images from the first batch of each validation, `val/images`, with targets and
+    predictions.
 
-    Bound to `after_train_iter` (give it `every`), it logs those of the training batch, `train/images`, without a
-    caption, for which the training would have to wait. Shown are the inputs, the first tensor of the batch that is one
-    of images: (N, channels, height, width) with 1, 3 or 4 channels, or (N, height, width). With `output` that output of
-    the task is shown in their place, e.g. what the model has painted, and names the image: `val/painted`. The caption
-    has the `target` and the greatest of the `logits` of each, where the outputs have them; or what `caption` names.
+    Bound to `after_train_iter` (give it `every`), it logs those of the training batch,
+    `train/images`, without a caption, for which the training would have to wait. Shown are the
+    inputs, the first tensor of the batch that is one of images: (N, channels, height, width) with
+    1, 3 or 4 channels, or (N, height, width). With `output` that output of the task is shown in
+    their place, e.g. what the model has painted, and names the image: `val/painted`. The caption
+    has the `target` and the greatest of the `logits` of each, where the outputs have them; or what
+    `caption` names.
     """
 
     settable = ("count", "rescale")
@@ -125,9 +147,15 @@ class Images(Hook):
 
     count: Annotated[int, Field(ge=1, description="how many images at most")] = 16
     columns: Annotated[int, Field(ge=1, description="images in a row")] = 8
-    output: Annotated[str | None, Field(description="the output to show; the inputs if left out")] = None
-    rescale: Annotated[bool, Field(description="scale floating-point images to 0…1, each by its own range")] = True
-    caption: Annotated[tuple[Literal["target", "predicted"], ...], Field(description="what the caption has")] = (
+    output: Annotated[
+        str | None, Field(description="the output to show; the inputs if left out")
+    ] = None
+    rescale: Annotated[
+        bool, Field(description="scale floating-point images to 0…1, each by its own range")
+    ] = True
+    caption: Annotated[
+        tuple[Literal["target", "predicted"], ...], Field(description="what the caption has")
+    ] = (
         "target",
         "predicted",
     )
@@ -151,7 +179,9 @@ class Images(Hook):
             where = f'the output "{self.output}" is'
         result = first_images(searched)
         if result is None:
-            message = f"{where} no tensor of images, (N, channels, height, width) or (N, height, width)"
+            message = (
+                f"{where} no tensor of images, (N, channels, height, width) or (N, height, width)"
+            )
             raise UserError(Problem(message, hint="output = … names an output of the task that is"))
         shown = result[: self.count].detach()
         if self.rescale and shown.is_floating_point():
@@ -176,14 +206,17 @@ def first_images(batch: Any) -> Tensor | None:
 
 
 def rescale_images(images: Tensor) -> Tensor:
-    """Return images (N, channels, height, width) of which each goes from 0 to 1; one of a single value is 0."""
+    """Return images (N, channels, height, width) of which each goes from 0 to 1;
+    one of a single value is 0.
+    """
     low = images.amin((1, 2, 3), keepdim=True)
     high = images.amax((1, 2, 3), keepdim=True)
     return (images - low) / (high - low).clamp(min=1e-12)
 
 
 def grid(images: Tensor, columns: int) -> Tensor:
-    """Return images (N, channels, height, width) side by side, in rows of `columns`: (channels, height, width).
+    """Return images (N, channels, height, width) side by side, in rows of `columns`: (channels,
+    height, width).
 
     Between them is a line of a pixel, and what the last row lacks is left black.
     """
@@ -199,7 +232,9 @@ def grid(images: Tensor, columns: int) -> Tensor:
 
 
 def format_examples(outputs: Mapping[str, Any], count: int) -> dict[str, str]:
-    """Return the targets and predictions of the first examples, if there are any; waits for the device."""
+    """Return the targets and predictions of the first examples, if there are any;
+    waits for the device.
+    """
     facts = {}
     target: Any = outputs.get("target")
     if getattr(target, "ndim", 0) == 1:

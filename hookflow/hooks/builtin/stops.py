@@ -1,5 +1,6 @@
-"""Hooks that end a run or repeat a part of it: `early_stop` (L. Prechelt, *Early stopping – but when?*, 1998),
-`time_limit` and `spike_guard` (A. Chowdhery and others, *PaLM*, 2022, 5.1)."""
+"""Hooks that end a run or repeat a part of it: `early_stop` (L. Prechelt, *Early stopping – but
+when?*, 1998), `time_limit` and `spike_guard` (A. Chowdhery and others, *PaLM*, 2022, 5.1).
+"""
 
 import math
 import time
@@ -28,25 +29,47 @@ from hookflow.pipeline.amounts import parse_amount
 class EarlyStop(Hook):
     """Stops the run when a validation metric has not improved for `patience` validations in a row.
 
-    With `stage = "train"` it looks after each epoch at a number that the training has logged, such as `loss_epoch` of
-    `log` with `mean = "epoch"`, or `train/accuracy` of `accuracy`; `patience` counts epochs then. It also stops as soon
-    as the metric is as good as `stopping_threshold`, worse than `divergence_threshold`, or, with `check_finite`, NaN or
-    infinite; without it NaN is no improvement.
+    With `stage = "train"` it looks after each epoch at a number that the training has logged, such
+    as `loss_epoch` of `log` with `mean = "epoch"`, or `train/accuracy` of `accuracy`; `patience`
+    counts epochs then. It also stops as soon as the metric is as good as `stopping_threshold`,
+    worse than `divergence_threshold`, or, with `check_finite`, NaN or infinite; without it NaN is
+    no improvement.
     """
 
-    settable = ("patience", "min_delta", "stopping_threshold", "divergence_threshold", "check_finite")
+    settable = (
+        "patience",
+        "min_delta",
+        "stopping_threshold",
+        "divergence_threshold",
+        "check_finite",
+    )
     phase = "late"
-    reads: ClassVar[Slots] = {"after_val": ("metrics.{monitor}",), "after_train_epoch": ("scalars.{monitor}",)}
+    reads: ClassVar[Slots] = {
+        "after_val": ("metrics.{monitor}",),
+        "after_train_epoch": ("scalars.{monitor}",),
+    }
     writes = ("control",)
 
     monitor: Annotated[str, Field(description="the metric to watch")] = "accuracy"
     mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None
-    patience: Annotated[int, Field(ge=1, description="validations without improvement before the stop")] = 5
-    min_delta: Annotated[float, Field(ge=0, description="the least change that counts as improvement")] = 0.0
-    stopping_threshold: Annotated[float | None, Field(description="stop when the metric is as good as this")] = None
-    divergence_threshold: Annotated[float | None, Field(description="stop when the metric is worse than this")] = None
-    check_finite: Annotated[bool, Field(description="stop at once when the metric is NaN or infinite")] = False
-    stage: Annotated[Literal["val", "train"], Field(description="where the number comes from")] = "val"
+    patience: Annotated[
+        int, Field(ge=1, description="validations without improvement before the stop")
+    ] = 5
+    min_delta: Annotated[
+        float, Field(ge=0, description="the least change that counts as improvement")
+    ] = 0.0
+    stopping_threshold: Annotated[
+        float | None, Field(description="stop when the metric is as good as this")
+    ] = None
+    divergence_threshold: Annotated[
+        float | None, Field(description="stop when the metric is worse than this")
+    ] = None
+    check_finite: Annotated[
+        bool, Field(description="stop at once when the metric is NaN or infinite")
+    ] = False
+    stage: Annotated[Literal["val", "train"], Field(description="where the number comes from")] = (
+        "val"
+    )
 
     def __post_init__(self) -> None:
         self.modes = {self.monitor: monitored_mode(self.monitor, self.mode)}
@@ -60,7 +83,9 @@ class EarlyStop(Hook):
     @classmethod
     def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
         metric = args.get("monitor", "accuracy")
-        return replace(cls.capabilities, monitors={metric: monitored_mode(metric, args.get("mode"))})
+        return replace(
+            cls.capabilities, monitors={metric: monitored_mode(metric, args.get("mode"))}
+        )
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -88,7 +113,9 @@ class EarlyStop(Hook):
             run.stop(f"{self.monitor} {why}")
 
     def find_bound_reason(self, value: float) -> str:
-        """Return why the run stops at this value, whatever came before it; an empty string if it does not."""
+        """Return why the run stops at this value, whatever came before it;
+        an empty string if it does not.
+        """
         good = self.stopping_threshold
         bad = self.divergence_threshold
         if self.check_finite and not math.isfinite(value):
@@ -100,7 +127,9 @@ class EarlyStop(Hook):
         return ""
 
     def find_stall_reason(self, value: float) -> str:
-        """Take in the value of a validation; return why the run stops, if it has waited for a better one too long."""
+        """Take in the value of a validation; return why the run stops,
+        if it has waited for a better one too long.
+        """
         if self.best is None:
             better = math.inf
         else:
@@ -138,16 +167,21 @@ def _duration(written: object) -> object:
 class TimeLimit(Hook):
     """Stops the run at a safe point, with a checkpoint, when its time limit is reached.
 
-    Time is counted from when this process has made its hooks, anew in each one: a run that a batch system such as Slurm
-    ends after four hours gets "230m", and the next job resumes it. It is looked at after each iteration and each
-    validation; neither is cut short, so leave time for a validation and for writing the checkpoint. Over several
-    processes this lets them wait for one another after each iteration in which it fires: give it `every = "10s"`.
+    Time is counted from when this process has made its hooks, anew in each one: a run that a batch
+    system such as Slurm ends after four hours gets "230m", and the next job resumes it. It is
+    looked at after each iteration and each validation; neither is cut short, so leave time for a
+    validation and for writing the checkpoint. Over several processes this lets them wait for one
+    another after each iteration in which it fires: give it `every = "10s"`.
     """
 
     phase = "late"
     writes: ClassVar[Slots] = ("control", "checkpoint")
 
-    limit: Annotated[str, BeforeValidator(_duration), Field(description='how long: "230m", "3.8h"', examples=["230m"])]
+    limit: Annotated[
+        str,
+        BeforeValidator(_duration),
+        Field(description='how long: "230m", "3.8h"', examples=["230m"]),
+    ]
 
     def __post_init__(self) -> None:
         self.end = time.monotonic() + float(parse_amount(self.limit).value)
@@ -161,23 +195,28 @@ class TimeLimit(Hook):
 
 
 LEAST_SPREAD = 0.01
-"""The losses of a window count as spread by this share of their mean at least, be they as even as they like."""
+"""The losses of a window count as spread by this share of their mean at least,
+be they as even as they like.
+"""
 
 
 @dataclass(eq=False)
 class SpikeGuard(Hook):
-    """Skips the optimizer step at a loss spike, and with `rollback` puts back the weights of the last checkpoint.
+    """Skips the optimizer step at a loss spike, and with `rollback` puts back the weights of the
+    last checkpoint.
 
-    A spike is a loss above the mean of the last `window` losses by more than `sigmas` standard deviations; the first
-    `window` losses are none. A loss that is not finite is one, too, where `run.on_nan` does not end the run. The
-    losses of spikes are left out of the mean. After `patience` iterations in a row with a spike the run stops. Over
-    several ranks the mean over the examples of all counts. With `run.accumulate` each batch has a loss, and one that
-    jumps is enough. A task that steps several optimizers itself, each by a loss of its own, is refused.
+    A spike is a loss above the mean of the last `window` losses by more than `sigmas` standard
+    deviations; the first `window` losses are none. A loss that is not finite is one, too, where
+    `run.on_nan` does not end the run. The losses of spikes are left out of the mean. After
+    `patience` iterations in a row with a spike the run stops. Over several ranks the mean over the
+    examples of all counts. With `run.accumulate` each batch has a loss, and one that jumps is
+    enough. A task that steps several optimizers itself, each by a loss of its own, is refused.
 
-    With `rollback` the weights, the buffers and the optimizer's state become those of the last checkpoint that was
-    saved or resumed from. It keeps a copy of them in the host's memory; without one yet, only the step is skipped.
-    The losses since then are forgotten, too: with the older weights they may be higher again. The data, the schedules,
-    the counters and averages of the weights go on from where they are, so that what made the spike is not seen again.
+    With `rollback` the weights, the buffers and the optimizer's state become those of the last
+    checkpoint that was saved or resumed from. It keeps a copy of them in the host's memory; without
+    one yet, only the step is skipped. The losses since then are forgotten, too: with the older
+    weights they may be higher again. The data, the schedules, the counters and averages of the
+    weights go on from where they are, so that what made the spike is not seen again.
 
     To know the loss before the step, the training waits for the device in each iteration.
     """
@@ -189,19 +228,30 @@ class SpikeGuard(Hook):
         "before_save_checkpoint": ("checkpoint", "model", "optimizer"),
         "after_load_checkpoint": ("checkpoint",),
     }
-    writes: ClassVar[Slots] = {"after_forward": ("control",), "after_train_iter": ("model", "optimizer", "control")}
+    writes: ClassVar[Slots] = {
+        "after_forward": ("control",),
+        "after_train_iter": ("model", "optimizer", "control"),
+    }
 
-    window: Annotated[int, Field(ge=2, description="how many losses a new one is compared with")] = 100
-    sigmas: Annotated[float, Field(gt=0, description="standard deviations above the mean that are a spike")] = 6.0
+    window: Annotated[
+        int, Field(ge=2, description="how many losses a new one is compared with")
+    ] = 100
+    sigmas: Annotated[
+        float, Field(gt=0, description="standard deviations above the mean that are a spike")
+    ] = 6.0
     patience: Annotated[int, Field(ge=1, description="spikes in a row at which the run stops")] = 10
-    rollback: Annotated[bool, Field(description="put back the last checkpoint's weights and optimizer state")] = False
+    rollback: Annotated[
+        bool, Field(description="put back the last checkpoint's weights and optimizer state")
+    ] = False
 
     def __post_init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=self.window)
         self.in_a_row = 0
         self.spiked = False
         self.kept: dict[str, Any] = {}
-        """The weights and the state of the optimizers in the last checkpoint, and the losses before it."""
+        """The weights and the state of the optimizers in the last checkpoint,
+        and the losses before it.
+        """
 
     def before_train(self, run: Run) -> None:
         if getattr(run.task, "steps_itself", False) and len(run.optimizers) > 1:
@@ -209,7 +259,9 @@ class SpikeGuard(Hook):
             raise UserError(Problem(message))
         if self.rollback and any(map(is_sharded, run.model.parameters())):
             message = "spike_guard cannot roll back a model that is sharded across the ranks"
-            raise UserError(Problem(message, hint='leave rollback out, or use distributed.strategy = "ddp"'))
+            raise UserError(
+                Problem(message, hint='leave rollback out, or use distributed.strategy = "ddp"')
+            )
 
     def after_forward(self, run: Run, outputs: Mapping[str, Any]) -> None:
         loss = loss_over_ranks(run, outputs, "spike_guard")
@@ -220,7 +272,10 @@ class SpikeGuard(Hook):
             return
         run.skip_step()
         if not self.spiked:  # one of several batches is enough
-            run.say(f"the loss has spiked to {number(loss)}: iteration {run.iter + 1} takes no step", "warn")
+            run.say(
+                f"the loss has spiked to {number(loss)}: iteration {run.iter + 1} takes no step",
+                "warn",
+            )
         self.spiked = True
 
     def after_train_iter(self, run: Run) -> None:
@@ -232,7 +287,8 @@ class SpikeGuard(Hook):
             run.stop(f"the loss has spiked {self.patience} times in a row")
         if self.spiked and self.kept:
             for name, part in collect_parts(run).items():
-                state = deepcopy(self.kept[name])  # an optimizer goes on with the tensors that it is given
+                # An optimizer goes on with the tensors that it is given.
+                state = deepcopy(self.kept[name])
                 if "param_groups" in state:  # their settings, as the rate, stay
                     state["param_groups"] = part.state_dict()["param_groups"]
                     load_optimizer_state(part, state, host_tensors=host_tensors_of(part))
@@ -249,7 +305,9 @@ class SpikeGuard(Hook):
             from torch.utils._pytree import tree_map_only
 
             states = {name: checkpoint[name] for name in collect_parts(run)}
-            self.kept = tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), states)
+            self.kept = tree_map_only(
+                Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), states
+            )
             self.kept["losses"] = checkpoint["hooks"].get(self.name, {"losses": []})["losses"]
 
     def after_load_checkpoint(self, run: Run, checkpoint: Mapping[str, Any]) -> None:
@@ -276,7 +334,9 @@ def mask_weights(model: Any) -> None:
 
 
 def is_spike(loss: float, losses: Sequence[float], window: int, sigmas: float) -> bool:
-    """Say whether a loss is above the mean of the last `window` losses by more than so many standard deviations."""
+    """Say whether a loss is above the mean of the last `window` losses by more
+    than so many standard deviations.
+    """
     if not math.isfinite(loss):
         return True
     if len(losses) < window:
@@ -288,6 +348,11 @@ def is_spike(loss: float, losses: Sequence[float], window: int, sigmas: float) -
 
 def collect_parts(run: Run) -> dict[str, Any]:
     """Return the models and optimizers of a run by what a checkpoint calls them."""
-    models = {name if name == "model" else f"model_{name}": model for name, model in run.models.items()}
-    optimizers = {name if name == "optimizer" else f"optimizer_{name}": each for name, each in run.optimizers.items()}
+    models = {
+        name if name == "model" else f"model_{name}": model for name, model in run.models.items()
+    }
+    optimizers = {
+        name if name == "optimizer" else f"optimizer_{name}": each
+        for name, each in run.optimizers.items()
+    }
     return {**models, **optimizers}

@@ -1,4 +1,6 @@
-"""Runs beside one another: curves over each other, what differs, where the time of an iteration went, their graphs."""
+"""Runs beside one another: curves over each other, what differs,
+where the time of an iteration went, their graphs.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -71,8 +73,21 @@ class CompareScreen(PageScreen):
     page_name: ClassVar[str] = "compare"
     BINDINGS: ClassVar[list[BindingType]] = [
         key("left_square_bracket", "metric(-1)", "the metric before", "previous", display="["),
-        key("right_square_bracket", "metric(1)", "the next metric", "next", footer="metric", display="]"),
-        key("g", "toggle_graph", "the graphs with the times of each run, and back", "compare-graph", footer="graphs"),
+        key(
+            "right_square_bracket",
+            "metric(1)",
+            "the next metric",
+            "next",
+            footer="metric",
+            display="]",
+        ),
+        key(
+            "g",
+            "toggle_graph",
+            "the graphs with the times of each run, and back",
+            "compare-graph",
+            footer="graphs",
+        ),
     ]
 
     DEFAULT_CSS = """
@@ -110,11 +125,15 @@ class CompareScreen(PageScreen):
     def on_mount(self) -> None:
         super().on_mount()
         self.set_interval(0.25, self._read_on)
-        self.query_one("#differences").border_title = f"what differs, {' → '.join(RUN_LETTERS[: len(self._sides)])}"
+        self.query_one(
+            "#differences"
+        ).border_title = f"what differs, {' → '.join(RUN_LETTERS[: len(self._sides)])}"
         self.query_one("#times").focus()
 
     def _read_on(self) -> None:
-        """Read on in the logs of the runs, and show them once there is nothing more, or something new."""
+        """Read on in the logs of the runs, and show them once there is
+        nothing more, or something new.
+        """
         before = [side.state.news for side in self._sides]
         behind = [side.live.poll(READ_SECONDS) for side in self._sides]
         was_behind = self._is_behind
@@ -150,7 +169,12 @@ class CompareScreen(PageScreen):
         for letter, style, side in zip(RUN_LETTERS, RUN_STYLES, self._sides, strict=False):
             health = judge(side.run, side.state, self.store.clock)
             parts += [(letter, style), f" {side.short} "]
-            parts.append((f"{health.glyph} {health.condition}", CONDITION_STYLES.get(health.condition, "warn")))
+            parts.append(
+                (
+                    f"{health.glyph} {health.condition}",
+                    CONDITION_STYLES.get(health.condition, "warn"),
+                )
+            )
             for name in side.state.monitored:
                 best = side.state.metrics.best.get(name)
                 if best is not None:
@@ -165,7 +189,10 @@ class CompareScreen(PageScreen):
         table.clear(columns=True)
         table.add_columns("", *letters, "Δ to A", "", "")
         spent = compute_times(self._sides)
-        largest = max((abs(each.delta) for each in spent if each.name != ITERATION_ROW), default=0.0) or 1.0
+        largest = (
+            max((abs(each.delta) for each in spent if each.name != ITERATION_ROW), default=0.0)
+            or 1.0
+        )
         for each in spent:
             is_whole = each.name == ITERATION_ROW
             style = _style_of(each.delta)
@@ -182,14 +209,18 @@ class CompareScreen(PageScreen):
             table.add_row(*cells)
 
     def _show_graph(self) -> None:
-        """Show the loop of the first run with the median of each hook in every run, then the hooks of the others."""
+        """Show the loop of the first run with the median of each hook in every run,
+        then the hooks of the others.
+        """
         table = self.query_one("#graph", ListTable)
         letters = RUN_LETTERS[: len(self._sides)]
         table.clear(columns=True)
         table.add_columns("the loop", "edges", "hook", *letters, f"{letters[-1]} vs A", "only in")
         drawn = [(each, "") for each in make_rows(self._sides[0].plan)]
         for letter, side in zip(letters[1:], self._sides[1:], strict=True):
-            drawn += [(each, letter) for each in make_rows(side.plan) if self._is_missing_in_first(each)]
+            drawn += [
+                (each, letter) for each in make_rows(side.plan) if self._is_missing_in_first(each)
+            ]
         for each, only_in in drawn:
             durations = [_compute_median_ns(side, each) for side in self._sides]
             cells = [text_of(label(each, each.name)), text_of((each.lanes, "edge"))]
@@ -222,7 +253,9 @@ def difference_lines(sides: Sequence[ComparedRun]) -> list[list[Part]]:
     bests: dict[str, list[object]] = {}
     for name in list_metrics(states):
         best_values = [state.metrics.best.get(name) for state in states]
-        bests[f"best {name}"] = [None if each is None else number(each.value) for each in best_values]
+        bests[f"best {name}"] = [
+            None if each is None else number(each.value) for each in best_values
+        ]
     for name, values in {**bests, **find_differences(changed_keys(results))}.items():
         if len(set(map(str, values))) > 1:
             lines.append(_difference_line(name, values))

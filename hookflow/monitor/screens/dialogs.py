@@ -26,8 +26,8 @@ class Choice:
 class ChoiceDialog(ModalScreen[str]):
     """Asks for one of several answers; returns its name, and "" where none is given.
 
-    The first choice has the focus, so that enter gives it: callers put the safe answer there. A question that is
-    `about_training` is closed when that has ended.
+    The first choice has the focus, so that enter gives it: callers put the safe answer there. A
+    question that is `about_training` is closed when that has ended.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel", "back", show=False)]
@@ -67,7 +67,10 @@ class ChoiceDialog(ModalScreen[str]):
         with box:
             if self._warning:
                 yield Static(self._warning, classes="warning", markup=False)
-            options = [Option(f"{choice.key:>3}  {choice.text}", id=choice.answer) for choice in self._choices]
+            options = [
+                Option(f"{choice.key:>3}  {choice.text}", id=choice.answer)
+                for choice in self._choices
+            ]
             yield OptionList(*options, markup=False)
             if self._note:
                 yield Static(self._note, markup=False)
@@ -107,10 +110,14 @@ class PromptDialog(ModalScreen[str | None]):
         border: round $primary; border-title-style: bold; padding: 0 1; background: $surface;
     }
     PromptDialog Static { color: $text-muted; }
-    PromptDialog Input, PromptDialog Input:focus { border: none; height: 1; padding: 0; background: $surface; }
+    PromptDialog Input, PromptDialog Input:focus {
+        border: none; height: 1; padding: 0; background: $surface;
+    }
     """
 
-    def __init__(self, title: str, *, text: str = "", note: str = "", suggestions: Sequence[str] = ()) -> None:
+    def __init__(
+        self, title: str, *, text: str = "", note: str = "", suggestions: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self._title = title
         self._text = text

@@ -1,4 +1,6 @@
-"""All of a line of the log: its text, its traceback, its metrics beside those before, or its checkpoint."""
+"""All of a line of the log: its text, its traceback, its metrics beside those before,
+or its checkpoint.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -32,15 +34,33 @@ class EventDetailsScreen(PageScreen):
     """All of one line of the log; [ and ] go to those before and after it."""
 
     page_name: ClassVar[str] = "event"
-    help_text: ClassVar[str] = "All of a line of the log. `[` and `]` go to the lines before and after it."
+    help_text: ClassVar[str] = (
+        "All of a line of the log. `[` and `]` go to the lines before and after it."
+    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("left_square_bracket", "turn(-1)", "the line before", "older-line", footer="before", display="["),
-        key("right_square_bracket", "turn(1)", "the line after", "newer-line", footer="after", display="]"),
+        key(
+            "left_square_bracket",
+            "turn(-1)",
+            "the line before",
+            "older-line",
+            footer="before",
+            display="[",
+        ),
+        key(
+            "right_square_bracket",
+            "turn(1)",
+            "the line after",
+            "newer-line",
+            footer="after",
+            display="]",
+        ),
     ]
 
     DEFAULT_CSS = """
-    EventDetailsScreen VerticalScroll { border: round $border; border-title-color: $text-muted; padding: 0 1; }
+    EventDetailsScreen VerticalScroll {
+        border: round $border; border-title-color: $text-muted; padding: 0 1;
+    }
     EventDetailsScreen VerticalScroll:focus { border: round $primary; }
     EventDetailsScreen.-low VerticalScroll { border: none; }
     """

@@ -18,24 +18,45 @@ from hookflow.monitor.style import INK_STYLES
 EXPLAINED_WORDS = (
     ("attempt", "the run since it was started, or resumed last"),
     ("mean, p95", "of the calls of the last 60 s; v: of the whole attempt"),
-    ("share", "of the time in training iterations, last 60 s; blank for what fires outside them, as in validation"),
+    (
+        "share",
+        (
+            "of the time in training iterations, last 60 s; blank for what fires outside them, as"
+            " in validation"
+        ),
+    ),
     ("3.1× slower", "the last 10 seconds with calls, by those before"),
-    ("ETA", "time left at the paces of the last 10 s, the last 60 s and the attempt, with validation"),
+    (
+        "ETA",
+        "time left at the paces of the last 10 s, the last 60 s and the attempt, with validation",
+    ),
     ("data", "the training thread waits for the next batch"),
     ("forward, backward, optimizer", "the parts of an iteration; each with its waits for the GPU"),
     ("hooks, other", "all calls of hooks inside iterations; the rest of the loop"),
     ("compute-bound", "the largest of compute, data and hooks"),
     ("rank-2-bound", "iterations wait for that rank"),
-    ("best", "the best value of a metric so far; which is better follows from its name or a hook's `mode`"),
+    (
+        "best",
+        (
+            "the best value of a metric so far; which is better follows from its name or a hook's"
+            " `mode`"
+        ),
+    ),
 )
 EXPLAINED_SIGNS = (
-    ("● ○ ‖ ◐ ?", "running, starting, paused, stalled (no progress), lost (process gone without an end)"),
+    (
+        "● ○ ‖ ◐ ?",
+        "running, starting, paused, stalled (no progress), lost (process gone without an end)",
+    ),
     ("✓ ■ ✗", "finished, stopped, failed"),
     ("· ◇ ◆ ◉ ▲ ✗", "note, validation, checkpoint, command answered, warning, error"),
     ("▣ ¶ ▟", "logged to be looked at: image, text, histogram"),
     ("▲ ✗ ⊘ ▾", "hooks: slower than before; failed; is off; skips calls for its cost"),
     ("┌ │ └ ▶", "the hook at ▶ waits for the hooks whose lanes reach it; ├ ┼ join, │ only passes"),
-    ("╭ │ ╰, ┏ ┃ ┗", "the two halves of an around hook; a hook in background, until its results are there"),
+    (
+        "╭ │ ╰, ┏ ┃ ┗",
+        "the two halves of an around hook; a hook in background, until its results are there",
+    ),
 )
 
 Rows = Iterable[tuple[str, str]]
@@ -56,7 +77,8 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "back"),
-        Binding("question_mark", "dismiss", "back", id="help"),  # the key that has opened it, whichever the user gave
+        # The key that has opened it, whichever the user gave.
+        Binding("question_mark", "dismiss", "back", id="help"),
     ]
 
     DEFAULT_CSS = """
@@ -81,14 +103,20 @@ class HelpScreen(ModalScreen[None]):
                 if page.help_text:
                     yield Static(page.help_text, markup=False)
                 yield Static(
-                    make_definition_table(f"keys of this page: {page.page_name}", self._keys_of(page, own=True))
+                    make_definition_table(
+                        f"keys of this page: {page.page_name}", self._keys_of(page, own=True)
+                    )
                 )
-                yield Static(make_definition_table("keys of every page", self._keys_of(page, own=False)))
+                yield Static(
+                    make_definition_table("keys of every page", self._keys_of(page, own=False))
+                )
             yield Static(make_definition_table("words", EXPLAINED_WORDS))
             yield Static(make_definition_table("signs", EXPLAINED_SIGNS))
 
     def _keys_of(self, page: PageScreen, *, own: bool) -> Rows:
-        """Yield the keys that the page or its widgets have, or those of the app, each action once."""
+        """Yield the keys that the page or its widgets have,
+        or those of the app, each action once.
+        """
         keys: dict[str, list[str]] = {}
         descriptions: dict[str, str] = {}
         for node, binding, _enabled, _ in page.active_bindings.values():

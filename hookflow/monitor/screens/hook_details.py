@@ -1,4 +1,6 @@
-"""A hook at one point in full: its last error, what it declares, what it costs, and why it runs there."""
+"""A hook at one point in full: its last error, what it declares, what it costs,
+and why it runs there.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -35,7 +37,10 @@ EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
 
 def error_text(error: Error) -> Text:
     """Return the error of a hook, with its traceback."""
-    text = text_of((f"✗ last error, iteration {error['it']:,}: {error['type']}: {error['text']}", "error"), "\n")
+    text = text_of(
+        (f"✗ last error, iteration {error['it']:,}: {error['type']}: {error['text']}", "error"),
+        "\n",
+    )
     frames = make_traceback_text(error["traceback"], error["at"]).whole
     text.append_text(frames)
     text.append("\n")
@@ -58,7 +63,9 @@ def histogram_lines(calls: CallTotals) -> list[Text]:
         bar = "█" * (eighths // 8) + EIGHTH_BLOCKS[eighths % 8]
         lines.append(
             text_of(
-                (f" {format_aligned(bounds(index)[0])}  ", "dim"), (f"{bar:<{BAR_WIDTH + 1}}", "train"), f"{count:>9,}"
+                (f" {format_aligned(bounds(index)[0])}  ", "dim"),
+                (f"{bar:<{BAR_WIDTH + 1}}", "train"),
+                f"{count:>9,}",
             )
         )
         previous = index
@@ -69,16 +76,32 @@ class HookDetailsScreen(PageScreen):
     """A hook in full."""
 
     page_name: ClassVar[str] = "hook"
-    help_text: ClassVar[str] = "A hook at one point: its last error, its declaration, its times, and why it runs there."
+    help_text: ClassVar[str] = (
+        "A hook at one point: its last error, its declaration, its times, and why it runs there."
+    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("left_square_bracket", "go(-1)", "the hook before, in the order of the loop", "previous-hook", display="["),
-        key("right_square_bracket", "go(1)", "the next hook, in the order of the loop", "next-hook", display="]"),
+        key(
+            "left_square_bracket",
+            "go(-1)",
+            "the hook before, in the order of the loop",
+            "previous-hook",
+            display="[",
+        ),
+        key(
+            "right_square_bracket",
+            "go(1)",
+            "the next hook, in the order of the loop",
+            "next-hook",
+            display="]",
+        ),
         key("l", "toggle_log", "a logarithmic scale for charts", "log-hook"),
     ]
 
     DEFAULT_CSS = """
-    HookDetailsScreen #details { height: 1fr; border: round $border; border-title-color: $foreground; padding: 0 1; }
+    HookDetailsScreen #details {
+        height: 1fr; border: round $border; border-title-color: $foreground; padding: 0 1;
+    }
     HookDetailsScreen #details-text { height: auto; width: 1fr; }
     HookDetailsScreen HookTrend { height: 10; }
     """
@@ -106,10 +129,15 @@ class HookDetailsScreen(PageScreen):
         error = store.state.errors.get((binding.hook, binding.point))
         if error is not None:
             parts.append(error_text(error))
-        parts.append(format_facts(all_facts(store, binding), text.content_size.width or FACTS_WIDTH))
+        parts.append(
+            format_facts(all_facts(store, binding), text.content_size.width or FACTS_WIDTH)
+        )
         parts += histogram_lines(store.state.first.timing(binding.id).totals())
-        text.update(Content.from_rich_text(Text("\n").join(parts)))  # rich texts fail where NO_COLOR is set
-        self.query_one(HookTrend).show_binding(store, binding, is_log=self.dashboard.choices.log_scale)
+        # Rich texts fail where NO_COLOR is set.
+        text.update(Content.from_rich_text(Text("\n").join(parts)))
+        self.query_one(HookTrend).show_binding(
+            store, binding, is_log=self.dashboard.choices.log_scale
+        )
 
     def action_go(self, step: int) -> None:
         """Show the hook before this one, or the next one; round and round."""

@@ -13,7 +13,12 @@ from hookflow.monitor.hook_facts import all_facts
 from hookflow.monitor.screens.hook_details import HookDetailsScreen
 from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.widgets.hook_facts import HookFacts
-from hookflow.monitor.widgets.hook_messages import GroupToggled, HookHighlighted, HookOpened, HooksResized
+from hookflow.monitor.widgets.hook_messages import (
+    GroupToggled,
+    HookHighlighted,
+    HookOpened,
+    HooksResized,
+)
 from hookflow.monitor.widgets.hook_order import HookOrderView
 from hookflow.monitor.widgets.hook_reason import HookReason
 from hookflow.monitor.widgets.hook_table import HookTable
@@ -22,10 +27,12 @@ from hookflow.numbers import format_count
 from hookflow.text import make_printable
 
 HOOKS_HELP = """\
-By cost: a row for each hook at each point, what took most of the last minute first. A click at a heading sorts.
-By order: the loop as a run walks through it. ▶ waits for the hooks whose lanes reach it; ← folds, → unfolds.
-mean, p95, max and share are of the last 60 s (v: of the attempt); dim where there was no call in them. The checks of a
-trigger that says no count in the share alone.
+By cost: a row for each hook at each point, what took most of the last minute first. A click at a
+heading sorts.
+By order: the loop as a run walks through it. ▶ waits for the hooks whose lanes reach it; ← folds,
+→ unfolds.
+mean, p95, max and share are of the last 60 s (v: of the attempt); dim where there was no call in
+them. The checks of a trigger that says no count in the share alone.
 A hook in background has its real time, its queue and what it dropped below the table.
 """
 
@@ -46,8 +53,19 @@ class HooksScreen(PageScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         key("o", "switch_order", "the hooks by cost, or by order", "order", footer="order"),
         key("f", "fold", "fold the group, point or round at the cursor, or unfold it", "fold"),
-        key("H", "empty_points", "show points at which no hook is called, or hide them", "empty-points"),
-        key("left_square_bracket", "sort(-1)", "sort by the column before", "sort-previous", display="["),
+        key(
+            "H",
+            "empty_points",
+            "show points at which no hook is called, or hide them",
+            "empty-points",
+        ),
+        key(
+            "left_square_bracket",
+            "sort(-1)",
+            "sort by the column before",
+            "sort-previous",
+            display="[",
+        ),
         key("right_square_bracket", "sort(1)", "sort by the next column", "sort-next", display="]"),
         key("l", "toggle_log", "a logarithmic scale for charts", "log-hooks"),
     ]
@@ -147,7 +165,9 @@ class HooksScreen(PageScreen):
         facts = [fact for fact in facts if fact.name not in REASON_FACTS]
         self.query_one(HookFacts).show_facts(facts)
         facts_box.border_title = (
-            make_printable(f"{binding.hook} @ {binding.point}") if binding is not None else "no hook at the cursor"
+            make_printable(f"{binding.hook} @ {binding.point}")
+            if binding is not None
+            else "no hook at the cursor"
         )
         trend.border_title = make_printable(f"{binding.hook}: trend") if binding is not None else ""
         trend.show_binding(store, binding, is_log=self.dashboard.choices.log_scale)

@@ -7,7 +7,15 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from hookflow.monitor.bindings import key
-from hookflow.monitor.log_lines import EVENTS, EVERYTHING, PRINTED, LogFilter, LogLine, LogMerger, list_sources
+from hookflow.monitor.log_lines import (
+    EVENTS,
+    EVERYTHING,
+    PRINTED,
+    LogFilter,
+    LogLine,
+    LogMerger,
+    list_sources,
+)
 from hookflow.monitor.printed_output import SEVERITY_LEVELS
 from hookflow.monitor.screens.event_details import EventDetailsScreen
 from hookflow.monitor.screens.page import PageScreen
@@ -27,21 +35,42 @@ class LogScreen(PageScreen):
     can_filter: ClassVar[bool] = True
     refresh_seconds: ClassVar[float] = 0.5
     help_text: ClassVar[str] = (
-        "Events of the run and what the training printed, by time. A printed line has the time at which it was seen; "
-        "what was printed before anybody looked has none.\n\n"
-        "The newest line is followed while the cursor is there; `end` goes there.\n\n"
-        "Signs: · note, ▲ warning, ✗ error, ◇ metrics, ◆ checkpoint, ◉ command, ▣ image, ¶ text, ▟ histogram."
+        "Events of the run and what the training printed, by time. A printed line has the time at"
+        " which it was seen; what was printed before anybody looked has none.\n\nThe newest line is"
+        " followed while the cursor is there; `end` goes there.\n\nSigns: · note, ▲ warning, ✗"
+        " error, ◇ metrics, ◆ checkpoint, ◉ command, ▣ image, ¶ text, ▟ histogram."
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("enter", "open_line", "all of the line at the cursor", "open-line", footer="open", display="enter"),
-        key("L", "next_level", "all lines, or warnings and errors, or errors", "level", footer="level"),
-        key("S", "next_source", "events and output, one of them, or one source", "source", footer="source"),
+        key(
+            "enter",
+            "open_line",
+            "all of the line at the cursor",
+            "open-line",
+            footer="open",
+            display="enter",
+        ),
+        key(
+            "L",
+            "next_level",
+            "all lines, or warnings and errors, or errors",
+            "level",
+            footer="level",
+        ),
+        key(
+            "S",
+            "next_source",
+            "events and output, one of them, or one source",
+            "source",
+            footer="source",
+        ),
         key("end", "follow", "to the newest line, and follow it", "follow", footer="newest"),
     ]
 
     DEFAULT_CSS = """
-    LogScreen LogView { border: round $border; border-title-color: $text-muted; border-subtitle-color: $text-muted; }
+    LogScreen LogView {
+        border: round $border; border-title-color: $text-muted; border-subtitle-color: $text-muted;
+    }
     LogScreen LogView:focus { border: round $primary; }
     LogScreen.-low LogView { border: none; }
     """
@@ -118,7 +147,11 @@ class LogScreen(PageScreen):
     def _open(self, line: LogLine) -> None:
         """Open all of a line: of something that was logged to be looked at, the page Media."""
         entry = line.entry
-        if entry is not None and entry.shows is not None and self.store.state.gallery.find(entry.shows):
+        if (
+            entry is not None
+            and entry.shows is not None
+            and self.store.state.gallery.find(entry.shows)
+        ):
             self.dashboard.choices.media_number = entry.shows
             self.dashboard.show_page("media")
         else:

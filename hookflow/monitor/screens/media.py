@@ -1,4 +1,6 @@
-"""The page Media: the names of all images, texts and histograms that hooks have logged, and an item of one."""
+"""The page Media: the names of all images, texts and histograms that hooks have logged,
+and an item of one.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -28,7 +30,10 @@ from hookflow.text import fit_name, make_printable
 NAME_CELLS = 28
 """Cells of the list of names."""
 
-NO_MEDIA = "no image, text or histogram has been logged: call run.log_image, run.log_text or run.log_histogram"
+NO_MEDIA = (
+    "no image, text or histogram has been logged: call run.log_image, run.log_text or"
+    " run.log_histogram"
+)
 
 KIND_STYLES = {"image": "command", "text": "strong", "histogram": "train"}
 
@@ -48,21 +53,33 @@ class NameList(OptionList, inherit_bindings=False):
 
 
 class MediaScreen(PageScreen):
-    """The names at the left; at the right the item of the name at the cursor, or several images beside each other."""
+    """The names at the left; at the right the item of the name at the cursor,
+    or several images beside each other.
+    """
 
     page_name: ClassVar[str] = "media"
     can_filter: ClassVar[bool] = True
     help_text: ClassVar[str] = (
-        "The newest item of a name is shown until an earlier one is chosen. Images are as large as the window allows;"
-        " beside each other the earlier ones stand at the left. Of each name the last 100 items are kept."
+        "The newest item of a name is shown until an earlier one is chosen. Images are as large as"
+        " the window allows; beside each other the earlier ones stand at the left. Of each name the"
+        " last 100 items are kept."
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("left_square_bracket,left", "move(-1)", "to the item before", "earlier-item", footer="item", display="[]"),
+        key(
+            "left_square_bracket,left",
+            "move(-1)",
+            "to the item before",
+            "earlier-item",
+            footer="item",
+            display="[]",
+        ),
         key("right_square_bracket,right", "move(1)", "to the item after", "later-item"),
         key("home", "move(-1000)", "to the first item", "first-item"),
         key("end", "move(1000)", "to the newest item", "newest-item"),
-        key("b", "beside", "earlier images beside this one, and it alone", "beside", footer="beside"),
+        key(
+            "b", "beside", "earlier images beside this one, and it alone", "beside", footer="beside"
+        ),
         key("pageup", "scroll_text(-1)", "a page of the text up", "text-up"),
         key("pagedown", "scroll_text(1)", "a page of the text down", "text-down"),
     ]
@@ -70,7 +87,8 @@ class MediaScreen(PageScreen):
     DEFAULT_CSS = """
     MediaScreen #gallery { height: 1fr; }
     MediaScreen #names, MediaScreen #item {
-        border: round $border-blurred; border-title-color: $foreground; border-subtitle-color: $text-muted;
+        border: round $border-blurred; border-title-color: $foreground;
+        border-subtitle-color: $text-muted;
     }
     MediaScreen #names:focus-within { border: round $primary; }
     MediaScreen #names { width: 28; }
@@ -194,7 +212,9 @@ class MediaScreen(PageScreen):
         panel = self.query_one("#item")
         panel.border_title = Content(f"{KIND_GLYPHS[record['k']]} {make_printable(record['name'])}")
         panel.border_subtitle = f"{place + 1} of {len(items)}"
-        self.query_one("#facts", Static).update(text_of(*list_facts(record, describe_extent(record))))
+        self.query_one("#facts", Static).update(
+            text_of(*list_facts(record, describe_extent(record)))
+        )
         self.query_one("#kinds", ContentSwitcher).current = record["k"]
         if record["k"] == "text":
             self.query_one(TextView).show_text(record["text"])
@@ -214,7 +234,9 @@ class MediaScreen(PageScreen):
     # Actions
 
     def action_move(self, step: int) -> None:
-        """Go to an earlier or later item of the name; from the last one on it follows the newest."""
+        """Go to an earlier or later item of the name;
+        from the last one on it follows the newest.
+        """
         items = self._items()
         if not items:
             return
@@ -254,6 +276,8 @@ def _option(logged: Key, count: int) -> Option:
     number = f" {count}"
     room = NAME_CELLS - 6 - len(number)
     return Option(
-        text_of((f"{KIND_GLYPHS[kind]} ", KIND_STYLES[kind]), fit_name(name, room), (number, "dim")),
+        text_of(
+            (f"{KIND_GLYPHS[kind]} ", KIND_STYLES[kind]), fit_name(name, room), (number, "dim")
+        ),
         id=f"{kind} {name}",
     )

@@ -1,4 +1,6 @@
-"""The page Metrics: a tree of all metrics, the chart of one to read values off, the heat of a group."""
+"""The page Metrics: a tree of all metrics, the chart of one to read values off,
+the heat of a group.
+"""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -53,10 +55,11 @@ NO_METRICS = "no scalars yet: run.log(name, value) logs them"
 
 @dataclass(slots=True)
 class MetricChoices:
-    """The choices of the page, of all charts but for those of `log_x` and `without_outliers`, which name metrics.
+    """The choices of the page, of all charts but for those of `log_x` and `without_outliers`, which
+    name metrics.
 
-    `smoothing` is the factor of the moving average; `zoom` says how often the axis was halved; `cursor` is the
-    iteration that is read off, None for the newest.
+    `smoothing` is the factor of the moving average; `zoom` says how often the axis was halved;
+    `cursor` is the iteration that is read off, None for the newest.
     """
 
     smoothing: float = 0.0
@@ -69,40 +72,84 @@ class MetricChoices:
 
 
 class MetricsScreen(PageScreen):
-    """All metrics as a tree, with the chart of the metric at the cursor, or the heat of the group there."""
+    """All metrics as a tree, with the chart of the metric at the cursor,
+    or the heat of the group there.
+    """
 
     page_name: ClassVar[str] = "metrics"
     can_filter: ClassVar[bool] = True
     help_text: ClassVar[str] = (
-        "The chart has the line of the training with the band of its extremes, ◇ for each validation, ◆ for each"
-        " checkpoint, ✗ where a value is not finite. Log scales and outliers are chosen for each metric by itself."
-        " A group is shown as heat: of each stretch the greatest value, on one scale for each kind of metric;"
-        " ▲×3 says that a value is three times the median of its own."
+        "The chart has the line of the training with the band of its extremes, ◇ for each"
+        " validation, ◆ for each checkpoint, ✗ where a value is not finite. Log scales and outliers"
+        " are chosen for each metric by itself. A group is shown as heat: of each stretch the"
+        " greatest value, on one scale for each kind of metric; ▲×3 says that a value is three"
+        " times the median of its own."
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("left", "read(-1)", "read values off the chart before", "cursor-back", footer="cursor", display="←→"),
+        key(
+            "left",
+            "read(-1)",
+            "read values off the chart before",
+            "cursor-back",
+            footer="cursor",
+            display="←→",
+        ),
         key("right", "read(1)", "read values off the chart after", "cursor-on"),
         key("shift+left", "read_far(-1)", "far before", "cursor-far-back"),
         key("shift+right", "read_far(1)", "far after", "cursor-far-on"),
-        key("plus,equals_sign", "zoom(1)", "zoom the chart in", "zoom-in", footer="zoom", display="+-"),
+        key(
+            "plus,equals_sign",
+            "zoom(1)",
+            "zoom the chart in",
+            "zoom-in",
+            footer="zoom",
+            display="+-",
+        ),
         key("minus", "zoom(-1)", "zoom the chart out", "zoom-out", display="-"),
         key("left_square_bracket", "move(-1)", "to the metric before", "row-before", display="["),
         key("right_square_bracket", "move(1)", "to the metric after", "row-after", display="]"),
-        key("z,enter", "enlarge", "the chart large, and small again", "enlarge", footer="large", display="z"),
-        key("s", "smooth", "smooth the line of the training, more, and not at all", "smooth", footer="smooth"),
+        key(
+            "z,enter",
+            "enlarge",
+            "the chart large, and small again",
+            "enlarge",
+            footer="large",
+            display="z",
+        ),
+        key(
+            "s",
+            "smooth",
+            "smooth the line of the training, more, and not at all",
+            "smooth",
+            footer="smooth",
+        ),
         key("x", "next_unit", "axis in iterations, epochs or seconds", "axis", footer="axis"),
-        key("l", "log_y", "logarithmic y-axis of this chart, and linear", "log-scale", footer="log"),
+        key(
+            "l", "log_y", "logarithmic y-axis of this chart, and linear", "log-scale", footer="log"
+        ),
         key("L", "log_x", "logarithmic x-axis of this chart, and linear", "log-axis"),
-        key("O", "outliers", "y-axis from the 1st to the 99th percentile, and all values", "outliers"),
+        key(
+            "O",
+            "outliers",
+            "y-axis from the 1st to the 99th percentile, and all values",
+            "outliers",
+        ),
         key("f", "fold", "open or close the group", "fold"),
-        key("R", "rerun", "do the iteration at the cursor again, beside its recording (asks first)", "rerun"),
+        key(
+            "R",
+            "rerun",
+            "do the iteration at the cursor again, beside its recording (asks first)",
+            "rerun",
+        ),
     ]
 
     DEFAULT_CSS = """
     MetricsScreen #explorer { layout: vertical; height: 1fr; }
     MetricsScreen.-wide #explorer { layout: horizontal; }
-    MetricsScreen #list { border: round $border-blurred; border-title-color: $foreground; height: 2fr; min-height: 7; }
+    MetricsScreen #list {
+        border: round $border-blurred; border-title-color: $foreground; height: 2fr; min-height: 7;
+    }
     MetricsScreen #list:focus-within { border: round $primary; }
     MetricsScreen #pictures { height: 3fr; }
     MetricsScreen.-medium #list, MetricsScreen.-medium #pictures { height: 1fr; }
@@ -178,7 +225,9 @@ class MetricsScreen(PageScreen):
 
     @property
     def active_bindings(self) -> dict[str, ActiveBinding]:
-        """The keys of the page; that of the log scale is not in the footer where the chart can have none."""
+        """The keys of the page; that of the log scale is not in the footer
+        where the chart can have none.
+        """
         active = super().active_bindings
         if self._offers_log:
             return active
@@ -190,7 +239,9 @@ class MetricsScreen(PageScreen):
         return shown
 
     def _update_offers(self) -> None:
-        """Find out whether the metric at the cursor can have a log scale, or has one that can be taken back."""
+        """Find out whether the metric at the cursor can have a log scale,
+        or has one that can be taken back.
+        """
         name = self._picked_metric
         is_log = name in self.dashboard.choices.log_metrics
         offers_log = name != "" and (is_log or can_be_log(self._list_lines()))
@@ -216,14 +267,20 @@ class MetricsScreen(PageScreen):
             chart.show_metric(self.store, row.metrics[0], self._options())
             reading.update(self._format_reading())
         if heat.display:
-            heat.styles.height = "1fr" if row.is_group else min(len(group.metrics) + 4, max(self.size.height // 3, 8))
+            heat.styles.height = (
+                "1fr"
+                if row.is_group
+                else min(len(group.metrics) + 4, max(self.size.height // 3, 8))
+            )
             metrics = gather_metrics(self.store.state)
             members = {name: metrics[name] for name in group.metrics if name in metrics}
             picked = ""
             if has_metric:
                 picked = row.metrics[0]
             cursor = self._choices.cursor
-            heat.show_group(group.key, members, self._make_axis(), self._progress, picked=picked, cursor=cursor)
+            heat.show_group(
+                group.key, members, self._make_axis(), self._progress, picked=picked, cursor=cursor
+            )
 
     # The chart
 
@@ -267,7 +324,9 @@ class MetricsScreen(PageScreen):
         return make_axis(self._range(), self._progress, self._options())
 
     def _format_reading(self) -> Text:
-        """Return the values at the cursor of the chart, the figures of the metric, and where it is not finite."""
+        """Return the values at the cursor of the chart, the figures of the metric,
+        and where it is not finite.
+        """
         lines = self._list_lines()
         rows = [text_of(*self._values_at_cursor(lines)), text_of(*self._format_figures(lines))]
         for line in lines:
@@ -289,12 +348,19 @@ class MetricsScreen(PageScreen):
         return parts
 
     def _format_figures(self, lines: list[MetricLine]) -> list[Part]:
-        """Return the least, the greatest and the best value, and how far the newest is from the best."""
+        """Return the least, the greatest and the best value,
+        and how far the newest is from the best.
+        """
         low = min(line.series.low for line in lines)
         high = max(line.series.high for line in lines)
         if low > high:
             return [("no finite value", "dim")]
-        parts: list[Part] = [("min ", "dim"), number_of_4_digits(low), ("  max ", "dim"), number_of_4_digits(high)]
+        parts: list[Part] = [
+            ("min ", "dim"),
+            number_of_4_digits(low),
+            ("  max ", "dim"),
+            number_of_4_digits(high),
+        ]
         mode = find_mode(self.store.state, self._picked_metric)
         line = lines[-1]  # of both, that of the validations
         series = line.series
@@ -313,7 +379,9 @@ class MetricsScreen(PageScreen):
     # Actions on the chart
 
     def action_read(self, steps: int) -> None:
-        """Move the cursor by hundredths of the chart; beyond the last value it follows the newest again."""
+        """Move the cursor by hundredths of the chart;
+        beyond the last value it follows the newest again.
+        """
         ends = end_iterations(self._list_lines())
         choices = self._choices
         if not ends:
@@ -352,7 +420,9 @@ class MetricsScreen(PageScreen):
     def action_next_unit(self) -> None:
         state = self.store.state
         choices = self._choices
-        units = [unit for unit in AXIS_UNITS if unit == "it" or len(state.progress(unit).values) > 1]
+        units = [
+            unit for unit in AXIS_UNITS if unit == "it" or len(state.progress(unit).values) > 1
+        ]
         if len(units) == 1:
             self.dashboard.say("neither epochs nor seconds are known yet")
         if choices.unit in units:
@@ -363,16 +433,23 @@ class MetricsScreen(PageScreen):
         self._show_pictures()
 
     def action_log_y(self) -> None:
-        self._toggle(self.dashboard.choices.log_metrics, "the heat of a group is logarithmic where all is above 0")
+        self._toggle(
+            self.dashboard.choices.log_metrics,
+            "the heat of a group is logarithmic where all is above 0",
+        )
 
     def action_log_x(self) -> None:
         self._toggle(self._choices.log_x, "only the chart of a metric has a logarithmic x-axis")
 
     def action_outliers(self) -> None:
-        self._toggle(self._choices.without_outliers, "only the chart of a metric can leave out outliers")
+        self._toggle(
+            self._choices.without_outliers, "only the chart of a metric can leave out outliers"
+        )
 
     def _toggle(self, names: set[str], why_not: str) -> None:
-        """Put the metric at the cursor into a set, or take it out of it; a notice says why that is no metric's."""
+        """Put the metric at the cursor into a set, or take it out of it;
+        a notice says why that is no metric's.
+        """
         name = self._picked_metric
         if not name:
             self.dashboard.say(why_not)
@@ -426,7 +503,9 @@ class MetricsScreen(PageScreen):
     # A rerun
 
     def action_rerun(self) -> None:
-        """Ask whether to do the iteration at the cursor again; who may change nothing gets the command."""
+        """Ask whether to do the iteration at the cursor again;
+        who may change nothing gets the command.
+        """
         store = self.store
         choices = self._choices
         if not end_iterations(self._list_lines()):
@@ -452,7 +531,9 @@ class MetricsScreen(PageScreen):
                 self._start_rerun(it)
 
         note = "it is compared with the recording, to the bit"
-        self.app.push_screen(ChoiceDialog(f"do iteration {it} again?", answers, note=note), handle_answer)
+        self.app.push_screen(
+            ChoiceDialog(f"do iteration {it} again?", answers, note=note), handle_answer
+        )
 
     def _start_rerun(self, it: int) -> None:
         """Start a rerun, and show its report; that of one that still runs, if there is one."""
@@ -469,7 +550,9 @@ class MetricsScreen(PageScreen):
 
 
 def value_parts(line: MetricLine, cursor: int | None) -> list[Part]:
-    """Return the newest values of a line up to the cursor: their mean, the extremes, the iteration of the last."""
+    """Return the newest values of a line up to the cursor: their mean, the extremes,
+    the iteration of the last.
+    """
     newest = line.series.at(math.inf if cursor is None else cursor)
     if newest is None:
         return []
@@ -480,6 +563,8 @@ def value_parts(line: MetricLine, cursor: int | None) -> list[Part]:
     parts: list[Part] = [(f"  {SPLIT_SIGNS[line.split]}", line.split), (f" {line.split}", "dim")]
     parts.append((f" {number_of_4_digits(value)}", "strong" if math.isfinite(value) else "error"))
     if newest.low < newest.high:
-        parts.append((f" {number_of_4_digits(newest.low)}…{number_of_4_digits(newest.high)}", "dim"))
+        parts.append(
+            (f" {number_of_4_digits(newest.low)}…{number_of_4_digits(newest.high)}", "dim")
+        )
     parts.append((f" @ {newest.it}", "dim"))
     return parts

@@ -1,4 +1,5 @@
-"""The page Overview: the curves, the hooks, why the one at the cursor runs where it does, the newest events.
+"""The page Overview: the curves, the hooks, why the one at the cursor runs where it does, the
+newest events.
 
 The curves give way to the traceback of a run that failed, and to the stack of one that stalls.
 """
@@ -31,8 +32,10 @@ from hookflow.monitor.widgets.traceback_view import TracebackView
 from hookflow.numbers import format_count
 
 OVERVIEW_HELP = """\
-The header says whether the training is fine: its loss and trend, the monitored metric and its best, the time left.
-↑ ↓ go through the hooks, enter opens the one at the cursor, a click at a heading sorts. A drag selects text, y copies.
+The header says whether the training is fine: its loss and trend, the monitored metric and its
+best, the time left.
+↑ ↓ go through the hooks, enter opens the one at the cursor, a click at a heading sorts. A drag
+selects text, y copies.
 Of a run that failed the traceback stands above the hooks; i shows the machine, the data, the ranks.
 """
 
@@ -50,7 +53,12 @@ class OverviewScreen(PageScreen):
         key("o", "switch_order", "the hooks by cost, or by order", "order", footer="order"),
         key("f", "fold", "fold the group, point or round at the cursor, or unfold it", "fold"),
         key("l", "toggle_log", "a logarithmic scale for charts", "log-hooks"),
-        key("H", "toggle_panel", "hide the curves, then the log, and show them again; remembered", "hide-panel"),
+        key(
+            "H",
+            "toggle_panel",
+            "hide the curves, then the log, and show them again; remembered",
+            "hide-panel",
+        ),
     ]
 
     DEFAULT_CSS = """
@@ -76,14 +84,20 @@ class OverviewScreen(PageScreen):
     OverviewScreen #hooks-box { height: 1fr; min-height: 4; border: round $border; }
     OverviewScreen.-low #hooks-box { border: none; }
     OverviewScreen.-failed #hooks-box, OverviewScreen.-stalled #hooks-box { height: 40%; }
-    OverviewScreen.-failed.-low #hooks-box, OverviewScreen.-stalled.-low #hooks-box { height: 3; min-height: 3; }
+    OverviewScreen.-failed.-low #hooks-box,
+    OverviewScreen.-stalled.-low #hooks-box {
+        height: 3; min-height: 3;
+    }
     OverviewScreen.-low #trouble { border: none; }
     OverviewScreen HookReason { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     OverviewScreen.-tall HookReason { height: 2; text-wrap: wrap; }
     OverviewScreen LogTail { height: 2; }
     OverviewScreen.-tall LogTail { height: 4; }
     OverviewScreen.-low LogTail { height: 1; }
-    OverviewScreen.-failed.-low HookReason, OverviewScreen.-failed.-medium HookReason { display: none; }
+    OverviewScreen.-failed.-low HookReason,
+    OverviewScreen.-failed.-medium HookReason {
+        display: none;
+    }
     OverviewScreen.-failed.-low LogTail, OverviewScreen.-failed.-medium LogTail { display: none; }
     OverviewScreen.-stalled.-low HookReason, OverviewScreen.-stalled.-low LogTail { display: none; }
     OverviewScreen.-hide-curves #curves { display: none; }
@@ -138,7 +152,10 @@ class OverviewScreen(PageScreen):
     def _show_curves(self) -> None:
         store = self.store
         names = first_metrics(store.state)
-        charts = [self.query_one("#first-curve", CurveChart), self.query_one("#second-curve", CurveChart)]
+        charts = [
+            self.query_one("#first-curve", CurveChart),
+            self.query_one("#second-curve", CurveChart),
+        ]
         for place, chart in enumerate(charts):
             name = ""
             if place < len(names):
@@ -158,7 +175,9 @@ class OverviewScreen(PageScreen):
         verdict, _style = assess_ranks(ranks)
         words = f"{ranks.world} ranks: {verdict}"
         self.query_one("#ranks-box").border_title = Content(words)
-        self.query_one("#rank-verdict", Static).update(text_of(f" {words}", ("  i: a row for each", "dim")))
+        self.query_one("#rank-verdict", Static).update(
+            text_of(f" {words}", ("  i: a row for each", "dim"))
+        )
         table = self.query_one("#ranks-box > RankTable", RankTable)
         table.show_ranks(store)
         table.show_cursor = False
@@ -206,7 +225,9 @@ class OverviewScreen(PageScreen):
             self.set_focus(self.hook_view)
         self.hook_view.show_hooks(self.store, choices, self.filter_text)
         picked = self.dashboard.find_picked_binding()
-        if picked is not None and (self.hook_view.hook_at_cursor is not None or choices.binding_id is None):
+        if picked is not None and (
+            self.hook_view.hook_at_cursor is not None or choices.binding_id is None
+        ):
             self.hook_view.select_binding(picked.id)
         box, plan = self.query_one("#hooks-box"), self.store.plan
         order_words = "by cost"
@@ -222,7 +243,9 @@ class OverviewScreen(PageScreen):
     def _show_reason(self) -> None:
         reason = self.query_one(HookReason)
         if self.dashboard.choices.by_order:
-            reason.show_row(self.store, self.query_one(HookOrderView).row_at_cursor, told=self._told_error)
+            reason.show_row(
+                self.store, self.query_one(HookOrderView).row_at_cursor, told=self._told_error
+            )
         else:
             reason.show_binding(self.store, self.hook_view.hook_at_cursor, told=self._told_error)
 
@@ -270,7 +293,9 @@ class OverviewScreen(PageScreen):
         self.dashboard.show_changes()
 
     def action_toggle_log(self) -> None:
-        """Switch the scale of the first chart, that of the loss; the page Metrics has those of the others."""
+        """Switch the scale of the first chart, that of the loss;
+        the page Metrics has those of the others.
+        """
         names = first_metrics(self.store.state)
         self.dashboard.choices.log_metrics ^= set(names[:1])
         self.dashboard.show_changes()

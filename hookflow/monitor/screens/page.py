@@ -1,4 +1,6 @@
-"""The common parts of all pages of the dashboard: the header, the names of the pages, a filter, the footer."""
+"""The common parts of all pages of the dashboard: the header, the names of the pages,
+a filter, the footer.
+"""
 
 import time
 from collections.abc import Iterable
@@ -70,7 +72,9 @@ class FilterInput(Input):
     """
 
     def __init__(self) -> None:
-        super().__init__(placeholder="filter: words, or globs such as ema*", select_on_focus=False, id="filter")
+        super().__init__(
+            placeholder="filter: words, or globs such as ema*", select_on_focus=False, id="filter"
+        )
 
     async def action_clear_filter(self) -> None:
         self.value = ""
@@ -78,7 +82,8 @@ class FilterInput(Input):
 
 
 class PageScreen(Screen[None]):
-    """A page about the run that is shown. A subclass composes its body, and shows in it what has changed.
+    """A page about the run that is shown. A subclass composes its body, and shows in it what has
+    changed.
 
     `refresh_seconds` is the time between two updates where no key is pressed.
     """
@@ -93,7 +98,14 @@ class PageScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-medium"), (34, "-tall")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("slash", "open_filter", "show only what has these words", "filter", footer="filter", display="/"),
+        key(
+            "slash",
+            "open_filter",
+            "show only what has these words",
+            "filter",
+            footer="filter",
+            display="/",
+        ),
         key("escape", "back", "clear the filter; else back", "back"),
         key("y", "copy_row", "copy the selection, or the row at the cursor", "copy-row"),
         key("Y", "copy_page", "copy the page as text", "copy-page"),
@@ -115,7 +127,9 @@ class PageScreen(Screen[None]):
 
     @property
     def active_bindings(self) -> dict[str, ActiveBinding]:
-        """The keys for the footer and the palette: none that ask anything of a run that cannot be asked."""
+        """The keys for the footer and the palette:
+        none that ask anything of a run that cannot be asked.
+        """
         active = super().active_bindings
         if self.store.can_act:
             return active
@@ -152,7 +166,9 @@ class PageScreen(Screen[None]):
 
     @property
     def explains_failure(self) -> bool:
-        """Whether the page shows the error that ended the run, so that the header need not say it."""
+        """Whether the page shows the error that ended the run,
+        so that the header need not say it.
+        """
         return False
 
     @property
@@ -180,9 +196,11 @@ class PageScreen(Screen[None]):
         """Show what has changed, if anything has, and not too often unless it is to be `now`."""
         if not self._has_widgets:
             return
-        if not all(widget.is_mounted for widget in self.query("*")):  # a widget within another comes later
-            # A timer lets the widget be mounted. A callback after the refresh comes at once where there is nothing
-            # to draw: one that asks for itself again never gives the event loop back.
+        # A widget within another comes later.
+        if not all(widget.is_mounted for widget in self.query("*")):
+            # A timer lets the widget be mounted. A callback after the refresh comes at once where
+            # there is nothing to draw: one that asks for itself again never gives the event loop
+            # back.
             self.set_timer(MOUNT_WAIT_SECONDS, partial(self.update_run, now=now))
             return
         store = self.store
@@ -191,7 +209,8 @@ class PageScreen(Screen[None]):
         if store.can_act != self._offers_commands:
             self._offers_commands = store.can_act
             self.refresh_bindings()
-        has_other_plan = store.plan is not self._shown_plan  # as when the log has been read for the first time
+        # As when the log has been read for the first time.
+        has_other_plan = store.plan is not self._shown_plan
         is_due = has_other_plan or time.monotonic() - self._shown_at >= self.refresh_seconds
         if now or (is_due and store.revision != self._shown_revision):
             self._shown_revision = store.revision
@@ -212,7 +231,9 @@ class PageScreen(Screen[None]):
 
     @property
     def _has_widgets(self) -> bool:
-        """Whether the page is whole: its widgets come after the page, and go one by one when the app ends."""
+        """Whether the page is whole: its widgets come after the page,
+        and go one by one when the app ends.
+        """
         return self._is_composed and self.app.is_running
 
     def on_mount(self) -> None:

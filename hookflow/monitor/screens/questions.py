@@ -33,7 +33,9 @@ def ask_to_leave(app: Dashboard) -> None:
             app.stop_and_leave()
 
     note = f"later: hookflow watch {app.store.known_as}"
-    app.push_screen(ChoiceDialog("leave the dashboard?", choices, note=note, about_training=True), handle_answer)
+    app.push_screen(
+        ChoiceDialog("leave the dashboard?", choices, note=note, about_training=True), handle_answer
+    )
 
 
 def ask_to_stop(app: Dashboard, kill: Callable[[], None]) -> None:
@@ -60,7 +62,9 @@ def ask_to_stop(app: Dashboard, kill: Callable[[], None]) -> None:
     if store.health.bad:
         warning = store.health.sentence
     note = _describe_stopping(store)
-    dialog = ChoiceDialog("stop the training?", choices, note=note, warning=warning, about_training=True)
+    dialog = ChoiceDialog(
+        "stop the training?", choices, note=note, warning=warning, about_training=True
+    )
     app.push_screen(dialog, handle_answer)
 
 
@@ -89,7 +93,9 @@ def ask_for_rewind(app: Dashboard) -> None:
     choices = [Choice("esc", "", "stay here")]
     for digit, name in enumerate(names, start=1):
         known_as = ", ".join(saved[name]["names"])
-        choices.append(Choice(f"{digit}", name, f"iteration {saved[name]['it']}  {known_as}".rstrip()))
+        choices.append(
+            Choice(f"{digit}", name, f"iteration {saved[name]['it']}  {known_as}".rstrip())
+        )
 
     def handle_answer(answer: str | None) -> None:
         if answer:
@@ -101,16 +107,24 @@ def ask_for_rewind(app: Dashboard) -> None:
 
 
 def list_settable_arguments(app: Dashboard) -> list[str]:
-    """Return the arguments that hooks of the run declare settable, those of the hook at the cursor first."""
+    """Return the arguments that hooks of the run declare settable,
+    those of the hook at the cursor first.
+    """
     picked = app.find_picked_binding()
-    names = [f"{hook}.{argument}" for hook, arguments in app.store.plan.settable.items() for argument in arguments]
+    names = [
+        f"{hook}.{argument}"
+        for hook, arguments in app.store.plan.settable.items()
+        for argument in arguments
+    ]
     if picked is None:
         return names
     return sorted(names, key=lambda name: not name.startswith(f"{picked.hook}."))
 
 
 def value_of_setting(store: RunStore, name: str) -> str:
-    """Return the value of an argument of a hook, by both their names: as it was set, or as the pipeline has it."""
+    """Return the value of an argument of a hook, by both their names: as it was set,
+    or as the pipeline has it.
+    """
     hook, _, argument = name.rpartition(".")
     change = store.state.find_setting(hook, argument)
     if change is not None:
@@ -134,7 +148,9 @@ def ask_for_setting(app: Dashboard) -> None:
             app.send_command("set", text.strip())
 
     suggestions = [f"{name}=" for name in names]
-    dialog = PromptDialog("set", text=suggestions[0], note="now: " + "   ".join(known), suggestions=suggestions)
+    dialog = PromptDialog(
+        "set", text=suggestions[0], note="now: " + "   ".join(known), suggestions=suggestions
+    )
     app.push_screen(dialog, handle_answer)
 
 
@@ -152,4 +168,6 @@ def ask_for_argument(app: Dashboard, command: str) -> None:
     if takes == "HOOK":
         suggestions = hooks
         note = ", ".join(hooks)
-    app.push_screen(PromptDialog(f"{command} {takes}", suggestions=suggestions, note=note), handle_answer)
+    app.push_screen(
+        PromptDialog(f"{command} {takes}", suggestions=suggestions, note=note), handle_answer
+    )

@@ -28,12 +28,15 @@ class RerunScreen(PageScreen):
 
     page_name: ClassVar[str] = "rerun"
     help_text: ClassVar[str] = (
-        "An iteration is done again from the checkpoint before it, in a process of its own, and compared with what was"
-        " recorded. The process goes on where this page, or the dashboard, is left."
+        "An iteration is done again from the checkpoint before it, in a process of its own, and"
+        " compared with what was recorded. The process goes on where this page, or the dashboard,"
+        " is left."
     )
 
     DEFAULT_CSS = """
-    RerunScreen #box { border: round $border-blurred; border-title-color: $foreground; padding: 0 1; }
+    RerunScreen #box {
+        border: round $border-blurred; border-title-color: $foreground; padding: 0 1;
+    }
     RerunScreen #box:focus { border: round $primary; }
     RerunScreen #report { width: 1fr; }
     """

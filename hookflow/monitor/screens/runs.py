@@ -1,4 +1,6 @@
-"""The page Runs: the runs of the folder, with a filter, an order, and runs that are picked to be compared."""
+"""The page Runs: the runs of the folder, with a filter, an order,
+and runs that are picked to be compared.
+"""
 
 import math
 import time
@@ -19,7 +21,15 @@ from hookflow.monitor.charts import Scale, draw
 from hookflow.monitor.compare import RUN_LETTERS
 from hookflow.monitor.health import ALIVE_CONDITIONS
 from hookflow.monitor.index import Row
-from hookflow.monitor.run_folder import SORT_KEYS, RunFolder, RunListing, delete, find_remark, list_runs, resume
+from hookflow.monitor.run_folder import (
+    SORT_KEYS,
+    RunFolder,
+    RunListing,
+    delete,
+    find_remark,
+    list_runs,
+    resume,
+)
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.compare import CompareScreen
 from hookflow.monitor.screens.dialogs import Choice, ChoiceDialog, PromptDialog
@@ -72,12 +82,18 @@ class RunsScreen(PageScreen):
     page_name: ClassVar[str] = "runs"
     can_filter: ClassVar[bool] = True
     help_text: ClassVar[str] = (
-        "▸ stands before the run that the other pages show.\n\n"
-        "A filter is a text, or a condition as in `hookflow runs --filter`: status == 'failed' and lr > 0.1"
+        "▸ stands before the run that the other pages show.\n\nA filter is a text, or a condition"
+        " as in `hookflow runs --filter`: status == 'failed' and lr > 0.1"
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("p", "pick_run", "pick the run to be compared, and put it back", "pick-run", footer="pick"),
+        key(
+            "p",
+            "pick_run",
+            "pick the run to be compared, and put it back",
+            "pick-run",
+            footer="pick",
+        ),
         key(
             "c",
             "compare_runs",
@@ -85,7 +101,13 @@ class RunsScreen(PageScreen):
             "compare",
             footer="compare",
         ),
-        key("o", "sort(1)", "sort by the next key: begun, best, status, duration, rate", "sort", footer="order"),
+        key(
+            "o",
+            "sort(1)",
+            "sort by the next key: begun, best, status, duration, rate",
+            "sort",
+            footer="order",
+        ),
         key("O", "sort(-1)", "sort by the key before", "sort-back"),
         key("n", "note_run", "give the run tags, as #word, and a note", "note-run", footer="note"),
         key("R", "resume_run", "resume the run (asks first)", "resume-run"),
@@ -207,7 +229,12 @@ class RunsScreen(PageScreen):
         cells = {
             "": self._find_letter(row),
             "run": text_of((row.values["name"], "strong"), (f" #{row.id[-4:]}", "dim")),
-            "status": text_of((f"{CONDITION_GLYPHS.get(status, '?')} {status}", CONDITION_STYLES.get(status, "warn"))),
+            "status": text_of(
+                (
+                    f"{CONDITION_GLYPHS.get(status, '?')} {status}",
+                    CONDITION_STYLES.get(status, "warn"),
+                )
+            ),
             "begun": text_of((_format_begin(row.values["begun"], self.store.clock), "dim")),
             "iteration": text_of(*_format_progress(row)),
             "curve": text_of((_draw_curve(row), "train")),
@@ -216,7 +243,9 @@ class RunsScreen(PageScreen):
         }
         if listing.metric:
             best = row.get(f"best.{listing.metric}")
-            cells[f"best {listing.metric}"] = text_of((number(best) if best is not None else "–", "good"))
+            cells[f"best {listing.metric}"] = text_of(
+                (number(best) if best is not None else "–", "good")
+            )
             cells["Δ to A"] = text_of((self._difference(best), "dim"))
         keys = listing.differing_keys[:MAX_DIFFERING]
         for name, full in zip(make_headings(keys), keys, strict=True):
@@ -267,7 +296,11 @@ class RunsScreen(PageScreen):
         for name in named:
             if counts[name]:
                 parts.append((f"  {counts[name]} {name}", CONDITION_STYLES.get(name, "warn")))
-        ended = sum(count for name, count in counts.items() if name not in ALIVE_CONDITIONS and name not in named)
+        ended = sum(
+            count
+            for name, count in counts.items()
+            if name not in ALIVE_CONDITIONS and name not in named
+        )
         parts.append((f"  {ended} ended", "dim"))
         order = SORT_KEYS[self._order].removeprefix("-")
         parts.append((f"   by {order}", "dim"))
@@ -294,7 +327,9 @@ class RunsScreen(PageScreen):
             self._show_listing()
 
     def _show_detail(self) -> None:
-        """Describe the run at the cursor: what it is, what people have noted about it, and why it ended."""
+        """Describe the run at the cursor: what it is,
+        what people have noted about it, and why it ended.
+        """
         detail = self.query_one("#run-detail", Static)
         row = self._row_at_cursor()
         if row is None:
@@ -332,7 +367,9 @@ class RunsScreen(PageScreen):
         row = self._row_at_cursor()
         if row is None:
             return ""
-        return "  ".join(content.plain.strip() for content in self._make_cells(row).values()).strip()
+        return "  ".join(
+            content.plain.strip() for content in self._make_cells(row).values()
+        ).strip()
 
     # Actions
 
@@ -366,7 +403,9 @@ class RunsScreen(PageScreen):
         self.table.action_cursor_down()
 
     def action_compare_runs(self) -> None:
-        """Compare what is picked; of a single run or none, the run at the cursor with the one that is watched."""
+        """Compare what is picked; of a single run or none,
+        the run at the cursor with the one that is watched.
+        """
         row = self._row_at_cursor()
         if row is not None:
             for path in (row.path, self._own_path):
@@ -428,8 +467,13 @@ class RunsScreen(PageScreen):
                 self.dashboard.say(f"resuming {run.id} …")
                 self._change(run, "resume")
 
-        choices = [Choice("esc", "", "no"), Choice("y", "resume", "train on from its newest checkpoint")]
-        self.app.push_screen(ChoiceDialog("resume the run?", choices, note=f"the run {row.path}"), handle_answer)
+        choices = [
+            Choice("esc", "", "no"),
+            Choice("y", "resume", "train on from its newest checkpoint"),
+        ]
+        self.app.push_screen(
+            ChoiceDialog("resume the run?", choices, note=f"the run {row.path}"), handle_answer
+        )
 
     def action_delete_run(self) -> None:
         row = self._find_ended_row()
@@ -448,8 +492,13 @@ class RunsScreen(PageScreen):
             if answer == "delete":
                 self._change(run, "delete")
 
-        choices = [Choice("esc", "", "no"), Choice("y", "delete", "delete its logs and checkpoints")]
-        self.app.push_screen(ChoiceDialog("delete the run?", choices, note=f"the run {row.path}"), handle_answer)
+        choices = [
+            Choice("esc", "", "no"),
+            Choice("y", "delete", "delete its logs and checkpoints"),
+        ]
+        self.app.push_screen(
+            ChoiceDialog("delete the run?", choices, note=f"the run {row.path}"), handle_answer
+        )
 
     def _change(self, run: RunDir, what: str) -> None:
         """Delete or resume a run, from a thread: it takes its time."""

@@ -1,4 +1,6 @@
-"""Where the training is now: for each rank of this machine its hook, and the stack of its training thread."""
+"""Where the training is now: for each rank of this machine its hook,
+and the stack of its training thread.
+"""
 
 from typing import ClassVar
 
@@ -33,7 +35,14 @@ class StacksScreen(PageScreen):
 
     page_name: ClassVar[str] = "stacks"
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("enter", "look_again", "take the stacks again", "look-again", footer="look again", display="enter"),
+        key(
+            "enter",
+            "look_again",
+            "take the stacks again",
+            "look-again",
+            footer="look again",
+            display="enter",
+        ),
     ]
 
     def compose_body(self) -> ComposeResult:

@@ -10,7 +10,13 @@ from textual.widgets import DataTable, Static
 from hookflow.events.records import Run
 from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.widgets.rank_table import RankTable, assess_ranks, bar_legend
-from hookflow.monitor.widgets.system_facts import LAYER_COLUMNS, data_lines, layer_cells, list_machine_lines, run_lines
+from hookflow.monitor.widgets.system_facts import (
+    LAYER_COLUMNS,
+    data_lines,
+    layer_cells,
+    list_machine_lines,
+    run_lines,
+)
 
 
 class LayerTable(DataTable[Text]):
@@ -18,7 +24,9 @@ class LayerTable(DataTable[Text]):
 
     DEFAULT_CSS = """
     LayerTable { background: $background; }
-    LayerTable > .datatable--header { background: $background; color: $text-muted; text-style: none; }
+    LayerTable > .datatable--header {
+        background: $background; color: $text-muted; text-style: none;
+    }
     """
 
     def __init__(self) -> None:
@@ -41,12 +49,15 @@ class SystemScreen(PageScreen):
 
     page_name: ClassVar[str] = "system"
     help_text: ClassVar[str] = (
-        "The machine, the run, its data, the layers of its model. With several ranks a row for each: `excl. waits` are "
-        "the ms of an iteration without the passes in which ranks wait for one another."
+        "The machine, the run, its data, the layers of its model. With several ranks a row for"
+        " each: `excl. waits` are the ms of an iteration without the passes in which ranks wait for"
+        " one another."
     )
 
     DEFAULT_CSS = """
-    SystemScreen VerticalScroll > Vertical { height: auto; border: round $border; border-title-color: $text-muted; }
+    SystemScreen VerticalScroll > Vertical {
+        height: auto; border: round $border; border-title-color: $text-muted;
+    }
     SystemScreen #facts, SystemScreen #bar-legend { padding: 0 1; }
     SystemScreen Static, SystemScreen DataTable { height: auto; }
     SystemScreen.-low VerticalScroll > Vertical { border: none; }

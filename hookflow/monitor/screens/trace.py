@@ -1,4 +1,6 @@
-"""The page Trace: the last traced iterations, each as a waterfall, and what phases and hooks took in all of them."""
+"""The page Trace: the last traced iterations, each as a waterfall,
+and what phases and hooks took in all of them.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -39,10 +41,15 @@ LARGEST_SHARE = 0.6
 
 
 class TotalsTable(DataTable[Text]):
-    """The times of phases, or hooks, in the iteration that is shown and in the mean of all, the longest first."""
+    """The times of phases, or hooks, in the iteration that is shown and in the mean of all,
+    the longest first.
+    """
 
     DEFAULT_CSS = """
-    TotalsTable { width: 1fr; height: 1fr; overflow-x: hidden; border: round $border; border-title-color: $text-muted; }
+    TotalsTable {
+        width: 1fr; height: 1fr; overflow-x: hidden; border: round $border;
+        border-title-color: $text-muted;
+    }
     TotalsTable:focus { border: round $primary; }
     TotalsTable, TotalsTable > .datatable--header { background: $background; }
     TotalsTable > .datatable--cursor { background: $background; color: $foreground; }
@@ -51,7 +58,8 @@ class TotalsTable(DataTable[Text]):
     """
 
     def __init__(self, title: str, name: str, id: str) -> None:  # noqa: A002  # Textual's name
-        super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable")  # bars keep their colours
+        # Bars keep their colours.
+        super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable")
         self.border_title = title
         self._name_title = name
 
@@ -83,22 +91,36 @@ class TraceScreen(PageScreen):
 
     page_name: ClassVar[str] = "trace"
     help_text: ClassVar[str] = (
-        f"The iterations that were traced last. `ctrl+t` traces the next {DEFAULT_TRACED_ITERATIONS}.\n\n"
-        "A row is a phase or a hook at its point, below what it lies in; its bar is when it ran. "
-        "The tables have the time of phases without hooks, and of hooks without others that they called: "
-        "in this iteration, and in the mean of all that were traced; the share is that of the mean.\n\n"
-        "An offloaded hook has a row of its own: `·` while a firing was queued, then when it ran. "
-        "*since* names an earlier iteration that queued it. "
-        "*wait for* is when the training thread waited for it, and the table has that as its time.\n\n"
-        "`●` stands before what is on the critical chain, and the rest is dim: "
-        "to make the iteration shorter, what is on it has to be faster. "
-        "Without such hooks that is the whole training thread, and nothing is marked.\n\n"
-        "The file is in the run's directory, in the format that Perfetto opens."
+        "The iterations that were traced last. `ctrl+t` traces the next"
+        f" {DEFAULT_TRACED_ITERATIONS}.\n\nA row is a phase or a hook at its point, below what it"
+        " lies in; its bar is when it ran. The tables have the time of phases without hooks, and"
+        " of hooks without others that they called: in this iteration, and in the mean of all that"
+        " were traced; the share is that of the mean.\n\nAn offloaded hook has a row of its own:"
+        " `·` while a firing was queued, then when it ran. *since* names an earlier iteration that"
+        " queued it. *wait for* is when the training thread waited for it, and the table has that"
+        " as its time.\n\n`●` stands before what is on the critical chain, and the rest is dim: to"
+        " make the iteration shorter, what is on it has to be faster. Without such hooks that is"
+        " the whole training thread, and nothing is marked.\n\nThe file is in the run's directory,"
+        " in the format that Perfetto opens."
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("left_square_bracket", "turn(-1)", "the iteration before", "earlier-trace", footer="before", display="["),
-        key("right_square_bracket", "turn(1)", "the next iteration", "later-trace", footer="next", display="]"),
+        key(
+            "left_square_bracket",
+            "turn(-1)",
+            "the iteration before",
+            "earlier-trace",
+            footer="before",
+            display="[",
+        ),
+        key(
+            "right_square_bracket",
+            "turn(1)",
+            "the next iteration",
+            "later-trace",
+            footer="next",
+            display="]",
+        ),
         key("home", "go_to(0)", "the first traced iteration", "first-trace"),
         key("end", "go_to(-1)", "the last traced iteration", "last-trace"),
     ]
@@ -193,7 +215,9 @@ class TraceScreen(PageScreen):
             table.show_totals(totals)
 
     def _short_title(self, traced: TracedIteration) -> str:
-        """Return the title for the head of the names, where the waterfall has no border for one; else an empty one."""
+        """Return the title for the head of the names, where the waterfall has no border for one;
+        else an empty one.
+        """
         if not self.has_class("-low"):
             return ""
         return f"it {traced.it:,}  {format_ms(traced.micros * 1e3)} ms"

@@ -1,4 +1,6 @@
-"""The chart of one metric: its curves over the iterations, with validations, checkpoints and troubles as marks."""
+"""The chart of one metric: its curves over the iterations, with validations,
+checkpoints and troubles as marks.
+"""
 
 import math
 from collections.abc import Sequence
@@ -33,8 +35,9 @@ MIN_ZOOMED = 8
 class ChartOptions:
     """How a metric is drawn.
 
-    `smoothing` is the factor of the moving average of the training's line. `unit` is that of the x-axis; `zoom` says
-    how often it was halved. `cursor` is the iteration that is read off; None is the newest.
+    `smoothing` is the factor of the moving average of the training's line. `unit` is that of the
+    x-axis; `zoom` says how often it was halved. `cursor` is the iteration that is read off; None is
+    the newest.
     """
 
     log_y: bool = False
@@ -61,7 +64,9 @@ class IterationRange:
         return self.last - self.first
 
 
-def visible_range(state: RunState, lines: Sequence[MetricLine], options: ChartOptions) -> IterationRange:
+def visible_range(
+    state: RunState, lines: Sequence[MetricLine], options: ChartOptions
+) -> IterationRange:
     """Return the iterations that a chart of these lines shows; a zoomed one is about the cursor."""
     ends = end_iterations(lines)
     whole = Axis.of(ends, state.it, state.total_iters)
@@ -92,10 +97,16 @@ def can_be_log(lines: MetricLines) -> bool:
 
 
 class CurveChart(StripView):
-    """Shows a metric; its title has the name and the newest values. `show_metric` says which metric, and how."""
+    """Shows a metric; its title has the name and the newest values.
+
+    `show_metric` says which metric, and how.
+    """
 
     DEFAULT_CSS = """
-    CurveChart { border: round $border-blurred; border-title-color: $foreground; border-subtitle-color: $text-muted; }
+    CurveChart {
+        border: round $border-blurred; border-title-color: $foreground;
+        border-subtitle-color: $text-muted;
+    }
     CurveChart:focus { border: round $primary; }
     """
 
@@ -107,7 +118,9 @@ class CurveChart(StripView):
         self.reason_for_nothing = ""
         self.options = PLAIN_OPTIONS
 
-    def show_metric(self, store: RunStore, name: str, options: ChartOptions = PLAIN_OPTIONS) -> None:
+    def show_metric(
+        self, store: RunStore, name: str, options: ChartOptions = PLAIN_OPTIONS
+    ) -> None:
         """Draw a metric as it is now; a metric that does not occur leaves the chart empty."""
         self._state = store.state
         self.metric_name = name
@@ -160,7 +173,9 @@ def _has_holes(curves: Sequence[Curve]) -> bool:
 
 
 def format_newest_value(line: MetricLine) -> str:
-    """Return the newest value of a line, with a sign in front where it is of validations or not finite."""
+    """Return the newest value of a line, with a sign in front where it
+    is of validations or not finite.
+    """
     value = number_of_4_digits(line.series.last)
     if not math.isfinite(line.series.last):
         value = f"✗ {value}"

@@ -38,7 +38,8 @@ class HeatRow:
 
 
 def find_metric_kind(metric: str) -> str:
-    """Return what a metric measures, whatever the layer: "activation/*/mean" of "activation/head/mean".
+    """Return what a metric measures, whatever the layer: "activation/*/mean" of
+    "activation/head/mean".
 
     In a name of two parts that is the first one: "grad_norm" of "grad_norm/head".
     """
@@ -100,7 +101,10 @@ class HeatMap(StripView):
     """Shows a group. The wheel scrolls where it has more rows than there is room."""
 
     DEFAULT_CSS = """
-    HeatMap { border: round $border-blurred; border-title-color: $foreground; border-subtitle-color: $text-muted; }
+    HeatMap {
+        border: round $border-blurred; border-title-color: $foreground;
+        border-subtitle-color: $text-muted;
+    }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's name
@@ -123,7 +127,9 @@ class HeatMap(StripView):
         picked: str = "",
         cursor: int | None = None,
     ) -> None:
-        """Draw the metrics of a group, that at the cursor among them; `cursor` is the iteration that is read off."""
+        """Draw the metrics of a group, that at the cursor among them;
+        `cursor` is the iteration that is read off.
+        """
         if (group, picked) != (self._group, self._picked):
             self._first = 0
         self._group = group
@@ -136,7 +142,9 @@ class HeatMap(StripView):
         self.redraw()
 
     def draw(self, width: int, height: int) -> Sequence[Strip]:
-        """Return the rows that have room, the metric at the cursor among them, and the ends of the axis."""
+        """Return the rows that have room, the metric at the cursor among them,
+        and the ends of the axis.
+        """
         if not self._heat_rows:
             return []
         columns = HeatColumns.of(self._heat_rows, width)
@@ -177,7 +185,9 @@ class HeatMap(StripView):
         return entries
 
     def _start(self, entries: Sequence[HeatRow | str], room: int) -> int:
-        """Return the first entry on the screen: as the wheel says, and with the metric at the cursor."""
+        """Return the first entry on the screen: as the wheel says,
+        and with the metric at the cursor.
+        """
         last_start = max(len(entries) - room, 0)
         middle = 0
         for place, entry in enumerate(entries):
@@ -185,7 +195,9 @@ class HeatMap(StripView):
                 middle = max(place - room // 2, 0)
         return min(max(middle + self._first, 0), last_start)
 
-    def _row(self, each: HeatRow, scale: Scale, columns: HeatColumns, edges: Sequence[float], width: int) -> Strip:
+    def _row(
+        self, each: HeatRow, scale: Scale, columns: HeatColumns, edges: Sequence[float], width: int
+    ) -> Strip:
         series = each.series
         value = series.last
         if self._cursor is not None:
@@ -207,7 +219,10 @@ class HeatMap(StripView):
             (f"{fit_name(each.label, columns.label)} ", "dim"),
             *shades,
             blank,
-            (f"{number_of_4_digits(value):>{VALUE_CELLS}}", "" if math.isfinite(value) else "error"),
+            (
+                f"{number_of_4_digits(value):>{VALUE_CELLS}}",
+                "" if math.isfinite(value) else "error",
+            ),
             (note, "warn"),
             picked=is_picked,
         )
@@ -240,7 +255,11 @@ class HeatMap(StripView):
 
 def is_above_median(series: Series, value: float) -> bool:
     """Return whether a value is far above the usual ones of a series that has enough of them."""
-    return len(series.its) >= MIN_VALUES and series.median > 0 and value / series.median >= OUTLIER_FACTOR
+    return (
+        len(series.its) >= MIN_VALUES
+        and series.median > 0
+        and value / series.median >= OUTLIER_FACTOR
+    )
 
 
 def describe_scale(scale: Scale) -> str:

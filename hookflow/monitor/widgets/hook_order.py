@@ -38,7 +38,12 @@ from hookflow.monitor.hook_costs import (
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import CONDITION_STYLES, STYLES, Part, row
-from hookflow.monitor.widgets.hook_messages import GroupToggled, HookHighlighted, HookOpened, HooksResized
+from hookflow.monitor.widgets.hook_messages import (
+    GroupToggled,
+    HookHighlighted,
+    HookOpened,
+    HooksResized,
+)
 from hookflow.monitor.widgets.hook_table import group_status, hook_note
 from hookflow.numbers import format_aligned, format_count, format_many, format_percent, out_of
 from hookflow.pipeline.groups import GROUP_PREFIX
@@ -62,7 +67,8 @@ NOTE_WIDTH = 15
 
 @dataclass(frozen=True, slots=True)
 class OrderRow:
-    """A row of the tree: that of the loop, and how many hooks are folded away in it (0: it is not folded).
+    """A row of the tree: that of the loop, and how many hooks are folded away in it (0: it is not
+    folded).
 
     `members` are those of a folded `group`.
     """
@@ -83,7 +89,9 @@ class OrderRow:
 
 
 def fold_rows(loop_rows: Sequence[Row], folded: set[str]) -> list[OrderRow]:
-    """Return the rows without those of the rounds and points that are folded, which have one row each."""
+    """Return the rows without those of the rounds and points that are folded,
+    which have one row each.
+    """
     hidden: dict[str, int] = {}  # by the folded round or point: the hooks in it
     for each in loop_rows:
         fold = _fold_of(each, folded)
@@ -118,8 +126,12 @@ def mark_groups(shown: Sequence[OrderRow], plan: Plan) -> list[OrderRow]:
     return result
 
 
-def select_reached_rows(loop_rows: Sequence[Row], plan: Plan, unreached: Collection[int]) -> list[Row]:
-    """Return the rows without those of `unreached` bindings, and without the rounds in which nothing is left."""
+def select_reached_rows(
+    loop_rows: Sequence[Row], plan: Plan, unreached: Collection[int]
+) -> list[Row]:
+    """Return the rows without those of `unreached` bindings,
+    and without the rounds in which nothing is left.
+    """
     kept = []
     for each in loop_rows:
         if each.binding is not None:
@@ -129,7 +141,11 @@ def select_reached_rows(loop_rows: Sequence[Row], plan: Plan, unreached: Collect
                 continue
         kept.append(each)
     occupied = {name for each in kept for name in each.within if each.kind == "point"}
-    return [each for each in kept if each.kind != "round" or each.name in PERMANENT_ROUNDS or each.name in occupied]
+    return [
+        each
+        for each in kept
+        if each.kind != "round" or each.name in PERMANENT_ROUNDS or each.name in occupied
+    ]
 
 
 def _fold_of(each: Row, folded: set[str]) -> str:
@@ -162,7 +178,9 @@ class OrderLayout:
 
 @dataclass(frozen=True, slots=True)
 class RowFigures:
-    """The cost of a row, the sign of its hook, and what is out of the ordinary about it; "on" for what is no hook."""
+    """The cost of a row, the sign of its hook, and what is out of the ordinary about it;
+    "on" for what is no hook.
+    """
 
     cost: CallCost
     status: Status
@@ -172,7 +190,9 @@ class RowFigures:
 def row_figures(store: RunStore, each: OrderRow, *, whole_attempt: bool) -> RowFigures:
     """Return the figures of a row, of the last minute or of the whole attempt."""
     if each.group:
-        cost = group_cost(store.state, store.plan, store.pace, each.members, whole_attempt=whole_attempt)
+        cost = group_cost(
+            store.state, store.plan, store.pace, each.members, whole_attempt=whole_attempt
+        )
         return RowFigures(cost, *group_status(store, each.members))
     cost = row_cost(store.state, store.plan, store.pace, each.loop, whole_attempt=whole_attempt)
     binding = each.loop.binding
@@ -180,14 +200,23 @@ def row_figures(store: RunStore, each: OrderRow, *, whole_attempt: bool) -> RowF
         return RowFigures(cost, "slower" if cost.slowdown_text else "on", cost.slowdown_text)
     status = hook_status(store.state, store.plan, binding, cost)
     note = hook_note(store, binding, status, cost)
-    cost = compute_background_cost(store.state, store.plan, binding, cost, whole_attempt=whole_attempt)
+    cost = compute_background_cost(
+        store.state, store.plan, binding, cost, whole_attempt=whole_attempt
+    )
     return RowFigures(cost, status, note)
 
 
 def compute_layout(
-    shown: Sequence[OrderRow], names: Mapping[str, str], width: int, *, note_width: int, has_device: bool
+    shown: Sequence[OrderRow],
+    names: Mapping[str, str],
+    width: int,
+    *,
+    note_width: int,
+    has_device: bool,
 ) -> OrderLayout:
-    """Return how wide the parts are: first the names, the mean and the share, then the others by their worth."""
+    """Return how wide the parts are: first the names, the mean and the share,
+    then the others by their worth.
+    """
     loop = max((cell_len(_loop_label(each, names)) for each in shown), default=MIN_LOOP_WIDTH)
     lanes = max((len(each.loop.lanes) for each in shown), default=0)
     rail = max((len(each.loop.rail) for each in shown), default=0)
@@ -218,7 +247,13 @@ def compute_layout(
         more = min(room, MAX_TREND_WIDTH - MIN_TREND_WIDTH)
         widths["trend"] += max(more, 0)
     optional = ("every", "calls", "mean", "p95", "device", "share", "trend", "note")
-    return OrderLayout(loop=loop, lanes=lanes, hook=hook, rail=rail, **{name: widths.get(name, 0) for name in optional})
+    return OrderLayout(
+        loop=loop,
+        lanes=lanes,
+        hook=hook,
+        rail=rail,
+        **{name: widths.get(name, 0) for name in optional},
+    )
 
 
 def _loop_label(each: OrderRow, names: Mapping[str, str]) -> str:
@@ -257,7 +292,9 @@ def _format_progress(word: str, count: int, whole: int) -> str:
 
 
 def row_of_run(store: RunStore, shown: Sequence[OrderRow]) -> int | None:
-    """Return the row at which the run is now: the hook that it is in for long, else its round; None after its end."""
+    """Return the row at which the run is now: the hook that it is in for long, else its round;
+    None after its end.
+    """
     state = store.state
     if store.health.over or state.end is not None:
         return None
@@ -278,9 +315,11 @@ def row_of_run(store: RunStore, shown: Sequence[OrderRow]) -> int | None:
 
 
 class HookOrderView(ScrollView, can_focus=True):
-    """The loop, a row for each round, phase and hook. The cursor stays on its row; what is folded stays folded.
+    """The loop, a row for each round, phase and hook. The cursor stays on its row; what is folded
+    stays folded.
 
-    It posts `HookHighlighted` when the user moves the cursor, and `HookOpened` for enter or a click at the cursor.
+    It posts `HookHighlighted` when the user moves the cursor, and `HookOpened` for enter or a click
+    at the cursor.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -296,7 +335,10 @@ class HookOrderView(ScrollView, can_focus=True):
     ]
 
     DEFAULT_CSS = """
-    HookOrderView { height: 1fr; width: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    HookOrderView {
+        height: 1fr; width: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
+    }
     """
 
     cursor: reactive[int] = reactive(0)
@@ -385,7 +427,9 @@ class HookOrderView(ScrollView, can_focus=True):
         self._head, self._strips = self._draw(store, width)
         self._message = ""
         if not self._shown:
-            self._message = "no hook matches the filter" if self._filter_text else "no hooks are known yet"
+            self._message = (
+                "no hook matches the filter" if self._filter_text else "no hooks are known yet"
+            )
         if len(before[1]) != len(self._strips) or before[0] != self._head:
             self.refresh()
             return
@@ -396,7 +440,14 @@ class HookOrderView(ScrollView, can_focus=True):
     def _read_loop(self, plan: Plan, unreached: frozenset[int], num_lanes: int) -> None:
         """Make the rows of the loop, if the plan or what is shown of it has changed."""
         folded_groups = frozenset(self._choices.folded_groups)
-        made_from = (plan, unreached, folded_groups, self._choices.empty_points, self._filter_text, num_lanes)
+        made_from = (
+            plan,
+            unreached,
+            folded_groups,
+            self._choices.empty_points,
+            self._filter_text,
+            num_lanes,
+        )
         if made_from == self._made_from:
             return
         self._made_from = made_from
@@ -407,13 +458,17 @@ class HookOrderView(ScrollView, can_focus=True):
         for box in self._drawn_plan.collapsed:
             if only is not None and any(member.id in only for member in box.members):
                 only.add(box.id)
-        loop_rows = make_rows(self._drawn_plan, idle=self._choices.empty_points, only=only, lanes=num_lanes)
+        loop_rows = make_rows(
+            self._drawn_plan, idle=self._choices.empty_points, only=only, lanes=num_lanes
+        )
         if unreached and not self._choices.empty_points:
             loop_rows = select_reached_rows(loop_rows, self._drawn_plan, unreached)
         self._loop_rows = loop_rows
 
     def _find_cursor(self) -> None:
-        """Keep the cursor on its row, wherever that is now; where it is hidden, go to a hook that is shown."""
+        """Keep the cursor on its row, wherever that is now; where it is hidden,
+        go to a hook that is shown.
+        """
         keys = [each.key for each in self._shown]
         if self._key in keys:
             place = keys.index(self._key)
@@ -441,7 +496,9 @@ class HookOrderView(ScrollView, can_focus=True):
         whole_attempt = self._choices.whole_attempt
         figures = [row_figures(store, each, whole_attempt=whole_attempt) for each in self._shown]
         note_width = max((cell_len(each.note) for each in figures), default=0)
-        layout = compute_layout(self._shown, names, width, note_width=note_width, has_device=has_device)
+        layout = compute_layout(
+            self._shown, names, width, note_width=note_width, has_device=has_device
+        )
         now = row_of_run(store, self._shown)
         strips = []
         for place, each in enumerate(self._shown):
@@ -545,7 +602,9 @@ class HookOrderView(ScrollView, can_focus=True):
 
     @property
     def group_at_cursor(self) -> str:
-        """The group that the hook at the cursor belongs to, or that is folded there; "" for none."""
+        """The group that the hook at the cursor belongs to,
+        or that is folded there; "" for none.
+        """
         each = self.row_at_cursor
         if each is None or self._store is None:
             return ""
@@ -554,7 +613,9 @@ class HookOrderView(ScrollView, can_focus=True):
         return group_of(self._store.plan, each.loop.binding.hook)
 
     def action_toggle_fold(self) -> None:
-        """Fold what the cursor is in, or unfold what is folded at the cursor: a group, a point, a round."""
+        """Fold what the cursor is in, or unfold what is folded at the cursor:
+        a group, a point, a round.
+        """
         each = self.row_at_cursor
         if self.group_at_cursor:
             self.post_message(GroupToggled(self.group_at_cursor))
@@ -564,14 +625,18 @@ class HookOrderView(ScrollView, can_focus=True):
             self.action_fold()
 
     def _find_foldable_at_cursor(self) -> str:
-        """Return the innermost round or point around the cursor that is not folded yet; "" where there is none."""
+        """Return the innermost round or point around the cursor that is not folded yet;
+        "" where there is none.
+        """
         each = self.row_at_cursor
         if each is None:
             return ""
         loop = each.loop
         if loop.kind == "round" and loop.name not in self._folded:
             return loop.name
-        num_here = sum(other.kind == "point" and other.name == loop.name for other in self._loop_rows)
+        num_here = sum(
+            other.kind == "point" and other.name == loop.name for other in self._loop_rows
+        )
         if loop.kind == "point" and num_here > 1 and loop.name not in self._folded:
             return loop.name
         if loop.within:
@@ -618,7 +683,11 @@ def _with_cursor(strip: Strip, *, has_focus: bool) -> Strip:
 
 
 def _row_parts(
-    store: RunStore, layout: OrderLayout, names: Mapping[str, str], each: OrderRow, figures: RowFigures
+    store: RunStore,
+    layout: OrderLayout,
+    names: Mapping[str, str],
+    each: OrderRow,
+    figures: RowFigures,
 ) -> list[Part]:
     """Return a row without the sign before it."""
     loop = each.loop
@@ -629,7 +698,9 @@ def _row_parts(
         parts.append((f"{loop.lanes:>{layout.lanes}} ", "edge"))
     if loop.binding is not None and not each.num_folded:
         parts.append((sign, sign_style) if figures.status != "on" else " ")
-        parts.append((f" {fit_name(loop.binding.hook, layout.hook)} ", "strong" if cost.is_recent else ""))
+        parts.append(
+            (f" {fit_name(loop.binding.hook, layout.hook)} ", "strong" if cost.is_recent else "")
+        )
     else:
         parts.append((f"  {fit(_hook_name(each), layout.hook)} ", "dim"))
     if layout.rail:
@@ -638,12 +709,16 @@ def _row_parts(
     if layout.trend:
         parts += [_render_trend(store, each, layout.trend), " "]
     if layout.note:
-        parts.append((cut(figures.note, layout.note), sign_style if figures.status != "on" else "dim"))
+        parts.append(
+            (cut(figures.note, layout.note), sign_style if figures.status != "on" else "dim")
+        )
     return parts
 
 
 def _loop_parts(each: OrderRow, names: Mapping[str, str], width: int) -> list[Part]:
-    """Return the name of a round, a phase or a point, behind as many strokes as there are rounds around it."""
+    """Return the name of a round, a phase or a point,
+    behind as many strokes as there are rounds around it.
+    """
     loop = each.loop
     text = fit_name(_loop_label(each, names), width)
     depth = len(loop.within)
@@ -664,7 +739,11 @@ def _figure_parts(cost: CallCost, layout: OrderLayout) -> Iterator[Part]:
         if cost.count:
             calls = format_many(cost.count)
         yield (f"{calls:>{layout.calls}} ", "dim")
-    for ns, width in ((cost.mean, layout.mean), (cost.p95, layout.p95), (cost.device, layout.device)):
+    for ns, width in (
+        (cost.mean, layout.mean),
+        (cost.p95, layout.p95),
+        (cost.device, layout.device),
+    ):
         if width:
             if ns is None:
                 text = ""

@@ -31,7 +31,9 @@ class HookReason(Static):
         super().__init__(id=id, markup=False)
         self._shown = ""
 
-    def show_binding(self, store: RunStore, binding: Binding | None, *, told: Error | None = None) -> None:
+    def show_binding(
+        self, store: RunStore, binding: Binding | None, *, told: Error | None = None
+    ) -> None:
         """Show the reason of a hook; nothing where there is none at the cursor.
 
         The error that is `told` elsewhere on the page is left out.
@@ -40,7 +42,10 @@ class HookReason(Static):
             self._show(Text(""))
             return
         lines = []
-        is_told = told is not None and (told["hook"], told["point"]) == (binding.hook, binding.point)
+        is_told = told is not None and (told["hook"], told["point"]) == (
+            binding.hook,
+            binding.point,
+        )
         if is_told:
             trouble = ""
         else:
@@ -53,7 +58,9 @@ class HookReason(Static):
         lines.append(text_of((binding.hook, "strong"), f" {describe_reason(store.plan, binding)}"))
         self._show(Text("\n", no_wrap=False).join(lines))
 
-    def show_row(self, store: RunStore, each: OrderRow | None, *, told: Error | None = None) -> None:
+    def show_row(
+        self, store: RunStore, each: OrderRow | None, *, told: Error | None = None
+    ) -> None:
         """Show what a row of the loop is: the reason of its hook, else what a phase or a round is.
 
         `told` is as in `show_binding`.
@@ -68,7 +75,9 @@ class HookReason(Static):
         text = ""
         if each.group:
             members = ", ".join(member.hook for member in each.members)
-            self._show(text_of((f"{GROUP_PREFIX}{each.group}", "strong"), f"  {members}: f unfolds"))
+            self._show(
+                text_of((f"{GROUP_PREFIX}{each.group}", "strong"), f"  {members}: f unfolds")
+            )
             return
         if each.num_folded:
             text = f"{format_count(each.num_folded, 'hook')} folded: → unfolds"

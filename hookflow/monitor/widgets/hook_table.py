@@ -33,13 +33,20 @@ from hookflow.monitor.hook_costs import (
 )
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import INK_STYLES, Part, text_of
-from hookflow.monitor.widgets.hook_messages import GroupToggled, HookHighlighted, HookOpened, HooksResized
+from hookflow.monitor.widgets.hook_messages import (
+    GroupToggled,
+    HookHighlighted,
+    HookOpened,
+    HooksResized,
+)
 from hookflow.numbers import format_aligned, format_count, format_many, format_percent, format_rough
 from hookflow.pipeline.groups import group_name
 from hookflow.text import cut, fit_name
 
 NAME_WIDTH, POINT_WIDTH, FULL_NAME_WIDTH = 16, 14, 40
-"""Cells of the names of hooks and of points where there is little room, and the most that they ever get."""
+"""Cells of the names of hooks and of points where there is little room,
+and the most that they ever get.
+"""
 
 NOTE_WIDTH, TREND_WIDTH, FULL_TREND_WIDTH = 15, 8, 64
 SHARE_WIDTH, BAR_WIDTH, DURATION_WIDTH, RANK_WIDTH = 7, 9, 8, 9
@@ -55,7 +62,9 @@ MIN_RANK_RATIO = 1.1
 """How many times as long as on the others a hook takes on the slowest rank before that is named."""
 
 SWAP_RATIO = 1.2
-"""How many times as much as the row above it a row must cost to take its place: else rows would jump about."""
+"""How many times as much as the row above it a row must cost to take its place:
+else rows would jump about.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +203,15 @@ HOOK_COLUMNS = (
     HookColumn("rank", "slowest", _rank_cell, _rank_value),
     HookColumn("note", "note", _render_note, _status_value, is_number=False),
 )
-"""The columns as they stand. By the share rows sort by the time spent: hooks outside of iterations have no share."""
+"""The columns as they stand.
+
+By the share rows sort by the time spent: hooks outside of iterations have no share.
+"""
 
 
 def hook_rows(store: RunStore, choices: ViewChoices) -> list[HookRow]:
-    """Return what is to be known of each hook, in the order of the plan; a folded group has one row at a point.
+    """Return what is to be known of each hook, in the order of the plan; a folded group has one row
+    at a point.
 
     Points to which the run does not come have no rows, unless empty points are shown.
     """
@@ -214,10 +227,16 @@ def hook_rows(store: RunStore, choices: ViewChoices) -> list[HookRow]:
             continue
         members_of[binding] = () if box is None else box.members
         if box is None:
-            cost = compute_binding_cost(state, plan, store.pace, binding, whole_attempt=choices.whole_attempt)
-            cost = compute_background_cost(state, plan, binding, cost, whole_attempt=choices.whole_attempt)
+            cost = compute_binding_cost(
+                state, plan, store.pace, binding, whole_attempt=choices.whole_attempt
+            )
+            cost = compute_background_cost(
+                state, plan, binding, cost, whole_attempt=choices.whole_attempt
+            )
         else:
-            cost = group_cost(state, plan, store.pace, box.members, whole_attempt=choices.whole_attempt)
+            cost = group_cost(
+                state, plan, store.pace, box.members, whole_attempt=choices.whole_attempt
+            )
         costs[binding] = cost
     bar_scale = max([MIN_BAR_SCALE, *(cost.share or 0.0 for cost in costs.values())])
     rows = []
@@ -225,7 +244,9 @@ def hook_rows(store: RunStore, choices: ViewChoices) -> list[HookRow]:
         members = members_of[binding]
         if members:
             status, note = group_status(store, members)
-            rows.append(HookRow(binding, cost, status, note, None, state.it, bar_scale, members=members))
+            rows.append(
+                HookRow(binding, cost, status, note, None, state.it, bar_scale, members=members)
+            )
             continue
         status = hook_status(state, plan, binding, cost)
         history = state.histories.of(binding)
@@ -238,10 +259,14 @@ def hook_rows(store: RunStore, choices: ViewChoices) -> list[HookRow]:
 
 
 def group_status(store: RunStore, members: Sequence[Binding]) -> tuple[Status, str]:
-    """Return what is to be known first of the hooks of a folded group, and how many they are, in words."""
+    """Return what is to be known first of the hooks of a folded group,
+    and how many they are, in words.
+    """
     statuses = []
     for member in members:
-        cost = compute_binding_cost(store.state, store.plan, store.pace, member, whole_attempt=False)
+        cost = compute_binding_cost(
+            store.state, store.plan, store.pace, member, whole_attempt=False
+        )
         statuses.append(hook_status(store.state, store.plan, member, cost))
     words = format_count(len(members), "hook")
     for status in GROUP_STATUSES:
@@ -285,7 +310,9 @@ def hook_note(store: RunStore, binding: Binding, status: Status, cost: CallCost)
 
 
 def describe_dropped_calls(stats: OffloadStats) -> str:
-    """Return the calls of an offloaded hook that were dropped, which are lost, then those that wait."""
+    """Return the calls of an offloaded hook that were dropped, which are lost,
+    then those that wait.
+    """
     parts = []
     if stats.dropped:
         parts.append(f"{stats.dropped:,} dropped")
@@ -294,11 +321,14 @@ def describe_dropped_calls(stats: OffloadStats) -> str:
     return ", ".join(parts) or "in background"
 
 
-def choose_columns(rows: Sequence[HookRow], width: int, *, has_device: bool, has_ranks: bool) -> list[HookColumn]:
-    """Return the columns that have room, each as wide as it is drawn: those that are worth most get their room first.
+def choose_columns(
+    rows: Sequence[HookRow], width: int, *, has_device: bool, has_ranks: bool
+) -> list[HookColumn]:
+    """Return the columns that have room, each as wide as it is drawn: those that are worth most get
+    their room first.
 
-    `rows` are those of all hooks, so that a filter moves no column. Names are shown in full before there are more
-    figures; what is left then goes to the trend.
+    `rows` are those of all hooks, so that a filter moves no column. Names are shown in full before
+    there are more figures; what is left then goes to the trend.
     """
     name_width = max([5, *(cell_len(row.binding.hook) for row in rows)])
     point_width = max([5, *(cell_len(row.binding.point) for row in rows)])
@@ -333,11 +363,17 @@ def choose_columns(rows: Sequence[HookRow], width: int, *, has_device: bool, has
         if wish > 0 and 0 < gain <= room:
             widths[name] = before + gain
             room -= gain
-    return [replace(column, width=widths[column.name]) for column in HOOK_COLUMNS if column.name in widths]
+    return [
+        replace(column, width=widths[column.name])
+        for column in HOOK_COLUMNS
+        if column.name in widths
+    ]
 
 
 def sort_rows(rows: Sequence[HookRow], column: HookColumn, *, is_reversed: bool) -> list[HookRow]:
-    """Return the rows by a column: names upwards, numbers from the largest down; those without a value last."""
+    """Return the rows by a column: names upwards, numbers from the largest down;
+    those without a value last.
+    """
     known = [row for row in rows if column.value(row) is not None]
     unknown = [row for row in rows if column.value(row) is None]
     known.sort(key=column.value, reverse=column.is_number != is_reversed)
@@ -345,7 +381,9 @@ def sort_rows(rows: Sequence[HookRow], column: HookColumn, *, is_reversed: bool)
 
 
 def keep_order(rows: Sequence[HookRow], column: HookColumn, order: Sequence[int]) -> list[HookRow]:
-    """Return sorted rows in the `order` of ids that they had, but for those that differ by much from the one above."""
+    """Return sorted rows in the `order` of ids that they had,
+    but for those that differ by much from the one above.
+    """
     places = {id_: place for place, id_ in enumerate(order)}
     kept = sorted(rows, key=lambda row: places.get(row.binding.id, len(places)))
     for end in range(1, len(kept)):
@@ -365,7 +403,8 @@ def _is_much_more(value: float | None, above: float | None) -> bool:
 class HookTable(DataTable[Text]):
     """The hooks, a row each. The cursor stays on its hook when the rows change their order.
 
-    It posts `HookHighlighted` when the user moves the cursor, and `HookOpened` for enter or a click at the cursor.
+    It posts `HookHighlighted` when the user moves the cursor, and `HookOpened` for enter or a click
+    at the cursor.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -375,7 +414,8 @@ class HookTable(DataTable[Text]):
 
     DEFAULT_CSS = """
     HookTable {
-        height: 1fr; width: 1fr; overflow-x: hidden; scrollbar-gutter: stable; scrollbar-size-vertical: 1;
+        height: 1fr; width: 1fr; overflow-x: hidden; scrollbar-gutter: stable;
+        scrollbar-size-vertical: 1;
     }
     HookTable:focus { background-tint: $foreground 0%; }
     HookTable > .datatable--header { color: $text-muted; background: $surface; text-style: none; }
@@ -383,7 +423,9 @@ class HookTable(DataTable[Text]):
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's name
-        super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable", cell_padding=0)
+        super().__init__(
+            id=id, cursor_type="row", cursor_foreground_priority="renderable", cell_padding=0
+        )
         self._store: RunStore | None = None
         self._choices = ViewChoices()
         self._filter_text = ""
@@ -432,7 +474,9 @@ class HookTable(DataTable[Text]):
 
     @property
     def group_at_cursor(self) -> str:
-        """The group that the hook at the cursor belongs to, or that is folded there; "" for none."""
+        """The group that the hook at the cursor belongs to,
+        or that is folded there; "" for none.
+        """
         row = self._row_at_cursor
         if row is None or self._store is None:
             return ""
@@ -490,7 +534,9 @@ class HookTable(DataTable[Text]):
             self._show_empty_reason()
             return
         has_device = store.state.first.device.iteration() is not None
-        columns = choose_columns(all_rows, width, has_device=has_device, has_ranks=store.has_several_ranks)
+        columns = choose_columns(
+            all_rows, width, has_device=has_device, has_ranks=store.has_several_ranks
+        )
         column = next(column for column in HOOK_COLUMNS if column.name == self._sort_name)
         order = [row.binding.id for row in self._rows]
         is_live = not store.health.over and not store.is_behind
@@ -501,11 +547,17 @@ class HookTable(DataTable[Text]):
         self._fill(rows, columns)
         self.select_binding(self._picked_id)
         if self._picked_id is None and self.hook_at_cursor is not None:
-            self._picked_id = self.hook_at_cursor.id  # it is there before the user has moved the cursor
+            # It is there before the user has moved the cursor.
+            self._picked_id = self.hook_at_cursor.id
 
     def _fill(self, rows: list[HookRow], columns: list[HookColumn]) -> None:
         ink = INK_STYLES["strong"]  # that of the theme
-        headings = (ink, self._sort_name, self._is_reversed, *((column.name, column.width) for column in columns))
+        headings = (
+            ink,
+            self._sort_name,
+            self._is_reversed,
+            *((column.name, column.width) for column in columns),
+        )
         ids = [row.binding.id for row in rows]
         if headings != self._headings or ids != [row.binding.id for row in self._rows]:
             self._headings = headings
@@ -548,7 +600,9 @@ class HookTable(DataTable[Text]):
             title = f"{title:>{SHARE_WIDTH}}"
         elif column.is_number and column.name != "trend":
             title = f"{title:>{column.width}}"
-        return text_of((cut(title, column.width), "focus" if column.name == self._sort_name else "dim"))
+        return text_of(
+            (cut(title, column.width), "focus" if column.name == self._sort_name else "dim")
+        )
 
     def _show_empty_reason(self) -> None:
         """Show in words why there are no rows."""

@@ -49,4 +49,7 @@ class HookTrend(StripView):
                 points.append((state.it * (part + 0.5) / num_parts, value, value, value))
         heading = row(width, (f" {unit} a call", "dim"))
         curve = Curve("train", points)
-        return [heading, *render_chart([curve], Axis(0, state.it), width, height - 1, log=self._is_log)]
+        return [
+            heading,
+            *render_chart([curve], Axis(0, state.it), width, height - 1, log=self._is_log),
+        ]

@@ -10,10 +10,20 @@ from hookflow.monitor.bindings import key
 
 
 class ListTable(DataTable[Text]):
-    """A `DataTable` whose cursor is a row. Enter, and a click at the row of the cursor, post `RowSelected`."""
+    """A `DataTable` whose cursor is a row.
+
+    Enter, and a click at the row of the cursor, post `RowSelected`.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("enter", "select_cursor", "open the item at the cursor", "open", footer="open", display="enter"),
+        key(
+            "enter",
+            "select_cursor",
+            "open the item at the cursor",
+            "open",
+            footer="open",
+            display="enter",
+        ),
         key("up,k", "cursor_up", "to the row above", "up"),
         key("down,j", "cursor_down", "to the row below", "down"),
     ]
@@ -21,7 +31,9 @@ class ListTable(DataTable[Text]):
     DEFAULT_CSS = """
     ListTable { height: 1fr; background: $background; scrollbar-size: 0 1; }
     ListTable:focus { background-tint: $foreground 0%; }
-    ListTable > .datatable--header { background: $background; color: $text-muted; text-style: none; }
+    ListTable > .datatable--header {
+        background: $background; color: $text-muted; text-style: none;
+    }
     ListTable:focus > .datatable--header { background-tint: $foreground 0%; }
     ListTable > .datatable--cursor { text-style: bold; }
     """

@@ -38,7 +38,9 @@ class LogView(ScrollView, can_focus=True):
     ]
 
     DEFAULT_CSS = """
-    LogView { height: 1fr; width: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
+    LogView {
+        height: 1fr; width: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1;
+    }
     """
 
     cursor: reactive[int] = reactive(0)
@@ -74,12 +76,16 @@ class LogView(ScrollView, can_focus=True):
             self.scroll_end(animate=False, immediate=True)
         else:
             self.cursor = self._find(picked, before)
-            self.scroll_to(y=self.scroll_offset.y + self.cursor - before, animate=False, immediate=True)
+            self.scroll_to(
+                y=self.scroll_offset.y + self.cursor - before, animate=False, immediate=True
+            )
         self.refresh()
         self.post_message(self.CursorMoved())
 
     def _find(self, line: LogLine, before: int) -> int:
-        """Return the place of a line that was at place `before`; of one that is gone, of the one nearest to it."""
+        """Return the place of a line that was at place `before`; of one that is gone,
+        of the one nearest to it.
+        """
         for place, other in enumerate(self.lines):
             if other.key == line.key:
                 return place
@@ -162,7 +168,9 @@ class LogView(ScrollView, can_focus=True):
         event.stop()
 
     def _scroll_lines(self, step: int) -> None:
-        """Scroll; the cursor stays on a row that is seen, and at the end it goes to the newest line."""
+        """Scroll; the cursor stays on a row that is seen,
+        and at the end it goes to the newest line.
+        """
         self.scroll_to(y=self.scroll_offset.y + step, animate=False, immediate=True)
         first = self.scroll_offset.y
         last = first + max(self.content_size.height - 1, 0)
@@ -176,7 +184,9 @@ class LogView(ScrollView, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         self.virtual_size = Size(self.content_size.width, len(self.lines))
-        self.scroll_to_region(Region(0, self.cursor, 1, 1), animate=False, immediate=True, force=True)
+        self.scroll_to_region(
+            Region(0, self.cursor, 1, 1), animate=False, immediate=True, force=True
+        )
 
     # Drawing
 
@@ -188,7 +198,9 @@ class LogView(ScrollView, can_focus=True):
                 return row(width, (f" {self.reason_for_nothing}", "dim"))
             return row(width)
         is_picked = place == self.cursor and self.has_focus
-        strip = draw_log_line(self.lines[place], width, is_picked=place == self.cursor, has_cursor=is_picked)
+        strip = draw_log_line(
+            self.lines[place], width, is_picked=place == self.cursor, has_cursor=is_picked
+        )
         return make_selectable(self, strip, place)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
@@ -206,7 +218,9 @@ class LogView(ScrollView, can_focus=True):
         return f"{count}, {self.lines_below:,} newer: end follows"
 
 
-def draw_log_line(line: LogLine, width: int, *, is_picked: bool = False, has_cursor: bool = False) -> Strip:
+def draw_log_line(
+    line: LogLine, width: int, *, is_picked: bool = False, has_cursor: bool = False
+) -> Strip:
     """Return a row: the time, the sign, the source and as much of the text as has room."""
     clock_width = 5
     if width >= FULL_CLOCK_WIDTH:

@@ -27,7 +27,9 @@ MIN_TILE_CELLS = 24
 
 @dataclass(frozen=True, slots=True)
 class ImageRequest:
-    """The images to be drawn side by side: their iterations and files, and the cells that they have together."""
+    """The images to be drawn side by side: their iterations and files,
+    and the cells that they have together.
+    """
 
     its: tuple[int, ...]
     paths: tuple[Path, ...]
@@ -36,7 +38,10 @@ class ImageRequest:
 
 
 def draw_images(request: ImageRequest) -> tuple[Strip, ...]:
-    """Return the images side by side; above each its iteration, where there are several. It takes a while."""
+    """Return the images side by side; above each its iteration, where there are several.
+
+    It takes a while.
+    """
     if len(request.paths) == 1:
         return tuple(_draw_image(request.paths[0], request.width, request.height))
     tile = request.width // len(request.paths)
@@ -68,7 +73,10 @@ def _draw_image(path: Path, width: int, height: int) -> list[Strip]:
 
 
 class ImageView(StripView):
-    """Shows images side by side. They are read and drawn in a thread: what was there stays until then."""
+    """Shows images side by side.
+
+    They are read and drawn in a thread: what was there stays until then.
+    """
 
     class Drawn(Message):
         """A worker has drawn images."""
@@ -95,7 +103,9 @@ class ImageView(StripView):
         request = self._make_request(width, height)
         if request is not None and request != self._requested:
             self._requested = request
-            self.run_worker(lambda: self._work(request), thread=True, group="images", exclusive=True)
+            self.run_worker(
+                lambda: self._work(request), thread=True, group="images", exclusive=True
+            )
         return self._strips
 
     def _make_request(self, width: int, height: int) -> ImageRequest | None:
@@ -138,7 +148,9 @@ MAX_BAR_CELLS = 6
 
 
 class HistogramView(StripView):
-    """Shows a histogram: a bar for each bin, with the edges of the first and the last, and the one in the middle."""
+    """Shows a histogram: a bar for each bin, with the edges of the first and the last,
+    and the one in the middle.
+    """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's name
         super().__init__(id=id)
@@ -192,7 +204,9 @@ def joined_bins(counts: Sequence[int], room: int) -> list[int]:
 
 
 def bar_part(eighths: float, rows_below: int) -> str:
-    """Return what a bar of so many eighths of a row shows of itself in a row, so many rows above the lowest."""
+    """Return what a bar of so many eighths of a row shows of itself in a row,
+    so many rows above the lowest.
+    """
     filled = min(round(eighths) - 8 * rows_below, 8)
     if filled <= 0 and eighths > 0 and rows_below == 0:
         filled = 1  # never quite nothing

@@ -1,4 +1,6 @@
-"""The metrics as a tree: what several have in common up to a "/" is a group; a row has the figures of its metric."""
+"""The metrics as a tree: what several have in common up to a "/" is a group;
+a row has the figures of its metric.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +18,13 @@ from textual.widgets.tree import TreeNode
 
 from hookflow.metric_mode import Mode, read_mode_from_name
 from hookflow.monitor.bindings import key
-from hookflow.monitor.metric_lines import SPLIT_SIGNS, MetricLine, draw_sparkline, gather_metrics, matches
+from hookflow.monitor.metric_lines import (
+    SPLIT_SIGNS,
+    MetricLine,
+    draw_sparkline,
+    gather_metrics,
+    matches,
+)
 from hookflow.monitor.series import Series, list_chart_names
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import Part, text_of
@@ -42,8 +50,9 @@ INDENT_CELLS = 2
 class MetricRow:
     """A row of the tree: a line of a metric, or a group of metrics.
 
-    `key` names the row: that of a group ends with "/", that of the validations beside the training with " val".
-    `metrics` are the names in it, one unless it is a group. `line` is None for a group.
+    `key` names the row: that of a group ends with "/", that of the validations beside the training
+    with " val". `metrics` are the names in it, one unless it is a group. `line` is None for a
+    group.
     """
 
     key: str
@@ -61,14 +70,22 @@ NO_ROW = MetricRow("", "", ())
 
 
 def ordered_names(state: RunState, metrics: Mapping[str, object]) -> list[str]:
-    """Return the names in the order of the tree: those of groups last, as they were first logged."""
-    single = [name for name in list_chart_names(state.scalars, state.metrics.by_name) if "/" not in name]
+    """Return the names in the order of the tree: those of groups last,
+    as they were first logged.
+    """
+    single = [
+        name for name in list_chart_names(state.scalars, state.metrics.by_name) if "/" not in name
+    ]
     grouped = [name for name in metrics if "/" in name]
     return [*single, *grouped]
 
 
-def build_rows(metrics: Mapping[str, Sequence[MetricLine]], parent: str = "") -> tuple[MetricRow, ...]:
-    """Return the rows of metrics whose names begin with `parent`; a group of one metric is that metric."""
+def build_rows(
+    metrics: Mapping[str, Sequence[MetricLine]], parent: str = ""
+) -> tuple[MetricRow, ...]:
+    """Return the rows of metrics whose names begin with `parent`;
+    a group of one metric is that metric.
+    """
     groups: dict[str, dict[str, Sequence[MetricLine]]] = {}
     for name, lines in metrics.items():
         head, slash, _ = name.removeprefix(parent).partition("/")
@@ -90,7 +107,11 @@ def _make_metric_rows(name: str, label: str, lines: Sequence[MetricLine]) -> lis
     first, *others = lines
     rows = [MetricRow(name, label, (name,), first)]
     for line in others:
-        rows.append(MetricRow(f"{name} {line.split}", f"└ {SPLIT_SIGNS[line.split]} {line.split}", (name,), line))
+        rows.append(
+            MetricRow(
+                f"{name} {line.split}", f"└ {SPLIT_SIGNS[line.split]} {line.split}", (name,), line
+            )
+        )
     return rows
 
 
@@ -125,7 +146,9 @@ class TreeColumns:
 
     @classmethod
     def of(cls, width: int, longest_name: int) -> "TreeColumns":
-        """Return the columns of rows of `width` cells; the newest value is always there, and names come first."""
+        """Return the columns of rows of `width` cells; the newest value is always there,
+        and names come first.
+        """
         names = min(max(longest_name, MIN_NAME_CELLS), MAX_NAME_CELLS, max(width - FIGURE_CELLS, 4))
         left = width - names - FIGURE_CELLS
         has_best = left >= 2 * FIGURE_CELLS
@@ -162,7 +185,9 @@ def row_text(row: MetricRow, state: RunState, columns: TreeColumns, indent: int)
     series = row.line.series
     is_finite = math.isfinite(series.last)
     parts: list[Part] = [(fit_name(row.label, room), "")]
-    parts.append((f"{number_of_4_digits(series.last):>{FIGURE_CELLS}}", "" if is_finite else "error"))
+    parts.append(
+        (f"{number_of_4_digits(series.last):>{FIGURE_CELLS}}", "" if is_finite else "error")
+    )
     has_values = series.low <= series.high
     mode = find_mode(state, row.metrics[0])
     if columns.has_best:
@@ -174,7 +199,12 @@ def row_text(row: MetricRow, state: RunState, columns: TreeColumns, indent: int)
             if row.line.split == "val":
                 star = "★"
             place = f"{star}{series.best(mode)}"
-        parts.append((f"{best:>{FIGURE_CELLS}}{place:>{FIGURE_CELLS}}", "good" if row.line.split == "val" else "dim"))
+        parts.append(
+            (
+                f"{best:>{FIGURE_CELLS}}{place:>{FIGURE_CELLS}}",
+                "good" if row.line.split == "val" else "dim",
+            )
+        )
     if columns.has_extremes:
         for value in (series.low, series.high):
             text = "–"
@@ -352,7 +382,9 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         return node.data
 
     def go_to(self, row_key: str) -> None:
-        """Move the cursor to a row, and open what it is in; to the first row where it is not there."""
+        """Move the cursor to a row, and open what it is in;
+        to the first row where it is not there.
+        """
         node = self._find(self.root, row_key)
         if node is None:
             self.cursor_line = 0 if self._rows else -1
@@ -375,7 +407,9 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         return None
 
     def group_of_picked(self) -> MetricRow:
-        """Return the group at the cursor, or the innermost one that has the metric there; none has no name."""
+        """Return the group at the cursor, or the innermost one that has the
+        metric there; none has no name.
+        """
         node = self.cursor_node
         while node is not None:
             if node.data is not None and node.data.is_group:

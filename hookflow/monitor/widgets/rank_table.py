@@ -1,4 +1,6 @@
-"""The processes that train together: where each is, what its iterations go to, which one holds up the others."""
+"""The processes that train together: where each is, what its iterations go to,
+which one holds up the others.
+"""
 
 from collections.abc import Sequence
 
@@ -64,7 +66,9 @@ class RankTable(DataTable[Text]):
 
     DEFAULT_CSS = """
     RankTable { height: 1fr; background: $background; overflow-x: hidden; }
-    RankTable > .datatable--header { background: $background; color: $text-muted; text-style: none; }
+    RankTable > .datatable--header {
+        background: $background; color: $text-muted; text-style: none;
+    }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's name
@@ -119,7 +123,16 @@ class RankRows:
         remark = self._find_remark(number, rank)
         if rank is None:
             return remark
-        return remark, rank.it, rank.now, rank.whole, rank.own, self._longest, self._slowest, self._bar_width
+        return (
+            remark,
+            rank.it,
+            rank.now,
+            rank.whole,
+            rank.own,
+            self._longest,
+            self._slowest,
+            self._bar_width,
+        )
 
     def cells(self, number: int) -> Sequence[Text]:
         """Return the cells of a rank, in the order of `COLUMN_HEADINGS`."""
@@ -149,7 +162,9 @@ class RankRows:
         ]
 
     def _bar(self, rank: RankState) -> Text:
-        """Return the phases; of the backward pass the part that waits for the slowest rank has a sign of its own."""
+        """Return the phases; of the backward pass the part that waits for the
+        slowest rank has a sign of its own.
+        """
         booked = rank.minute.by_phase
         whole = sum(booked.values()) or 1
         cells_per_ns = self._bar_width * rank.whole / (self._longest or 1.0) / whole
@@ -175,7 +190,13 @@ class RankRows:
         if rank is None:
             return "not heard of yet", "dim"
         if straggler is not None and straggler.rank == number:
-            return f"+{format_rough(straggler.cost / 1e6)} ms {straggler.reason.removeprefix('hook ')}", "warn"
+            return (
+                (
+                    f"+{format_rough(straggler.cost / 1e6)} ms"
+                    f" {straggler.reason.removeprefix('hook ')}"
+                ),
+                "warn",
+            )
         return "", ""
 
 
@@ -186,7 +207,9 @@ def _format_place(rank: RankState | None) -> str:
 
 
 def _render_stretches(lengths: Sequence[tuple[str, str, float]], width: int) -> list[Part]:
-    """Return stretches of one bar, each a character, a style and a length; rounding errors do not add up."""
+    """Return stretches of one bar, each a character, a style and a length;
+    rounding errors do not add up.
+    """
     parts: list[Part] = []
     filled = 0
     total = 0.0

@@ -23,8 +23,12 @@ MOMENT_SIGNS = {
 
 
 def list_moments(store: RunStore) -> list[Moment]:
-    """Return what the recording has, and the troubles that the monitor has seen in it so far, oldest first."""
-    own = [Moment(entry.t, entry.kind) for entry in store.state.journal if entry.own and entry.trouble]
+    """Return what the recording has, and the troubles that the monitor has
+    seen in it so far, oldest first.
+    """
+    own = [
+        Moment(entry.t, entry.kind) for entry in store.state.journal if entry.own and entry.trouble
+    ]
     return sorted([*store.recorded_moments, *own])
 
 
@@ -71,5 +75,10 @@ class ReplayBar(StripView):
             cells[x] = ("━", "bar") if x < here else ("─", "rest")
         cells |= place_marks(axis, marks, room)
         cells[here] = ("●", "strong")
-        parts: list[Part] = [(f" {begun} ", "strong"), ("├", "rest"), *make_parts(cells), ("┤", "rest")]
+        parts: list[Part] = [
+            (f" {begun} ", "strong"),
+            ("├", "rest"),
+            *make_parts(cells),
+            ("┤", "rest"),
+        ]
         return [row(width, *parts, (f" {whole}", "dim"))]

@@ -26,7 +26,14 @@ from hookflow.numbers import (
 )
 from hookflow.text import cut
 
-PHASE_FILLS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒", "hooks": "▚", "other": "╌"}
+PHASE_FILLS = {
+    "data": "░",
+    "forward": "█",
+    "backward": "▓",
+    "optimizer": "▒",
+    "hooks": "▚",
+    "other": "╌",
+}
 """The character of each phase in a bar."""
 
 TREND_PARTS = 8
@@ -47,14 +54,19 @@ MIN_BAR_WIDTH, MAX_BAR_WIDTH = 8, 30
 
 @dataclass(frozen=True, slots=True)
 class HeaderItem:
-    """A part of a row. Where parts have no room together, the one with the least `weight` goes first."""
+    """A part of a row.
+
+    Where parts have no room together, the one with the least `weight` goes first.
+    """
 
     weight: int
     part: Part
 
 
 def fit_items(items: Sequence[HeaderItem], width: int) -> list[Part]:
-    """Return as many items as have room, apart by two cells; a blank is left at the end, before what stands there."""
+    """Return as many items as have room, apart by two cells; a blank is left at the end,
+    before what stands there.
+    """
     kept = [item for item in items if count_cells(item.part) > 0]
     while len(kept) > 1 and _width_of_items(kept) > width - 1:
         kept.remove(min(kept, key=lambda item: item.weight))
@@ -73,7 +85,9 @@ def _width_of_items(items: Sequence[HeaderItem]) -> int:
 
 
 def find_trend_sign(series: Series) -> str:
-    """Return whether the newest values of a curve are below those before them, above them, or about the same."""
+    """Return whether the newest values of a curve are below those before them, above them,
+    or about the same.
+    """
     means = [mean for _, mean in series]
     count = max(len(means) // TREND_PARTS, 1)
     if len(means) < 2 * count + 1:
@@ -92,12 +106,17 @@ def find_trend_sign(series: Series) -> str:
 
 
 class RunHeader(StripView):
-    """Three rows: the judgement, the progress, the phases of the iteration; two where there is little room."""
+    """Three rows: the judgement, the progress, the phases of the iteration;
+    two where there is little room.
+    """
 
     DEFAULT_CSS = "RunHeader { dock: top; height: 3; }"
 
     def __init__(self, store: Callable[[], RunStore], explains_failure: Callable[[], bool]) -> None:
-        """Show the run of `store`. Where the page `explains_failure` itself, the header does not say it again."""
+        """Show the run of `store`.
+
+        Where the page `explains_failure` itself, the header does not say it again.
+        """
         super().__init__()
         self._get_store = store
         self._explains_failure = explains_failure
@@ -107,7 +126,11 @@ class RunHeader(StripView):
         says_trouble = not self._explains_failure()
         first = render_judgement(store, width)
         if height >= 3:
-            return [first, render_progress(store, width), phase_row(store, width, says_trouble=says_trouble)]
+            return [
+                first,
+                render_progress(store, width),
+                phase_row(store, width, says_trouble=says_trouble),
+            ]
         has_sentence = store.health.bad and store.health.sentence and says_trouble
         if has_sentence:
             second = phase_row(store, width)
@@ -125,7 +148,10 @@ def render_judgement(store: RunStore, width: int) -> Strip:
     health = store.health
     condition = f"{health.glyph} {health.condition.upper()}"
     items = [
-        HeaderItem(9 if width >= WIDE else 7, (cut(store.name, MAX_NAME_WIDTH if width < WIDE else width), "strong")),
+        HeaderItem(
+            9 if width >= WIDE else 7,
+            (cut(store.name, MAX_NAME_WIDTH if width < WIDE else width), "strong"),
+        ),
         HeaderItem(4, (f"#{store.short_id}", "dim")),
         HeaderItem(10, (condition, CONDITION_STYLES.get(health.condition, "warn"))),
         HeaderItem(9, _loss(store, width)),
@@ -176,7 +202,9 @@ def _monitored(store: RunStore, width: int) -> Part:
 
 
 def _best(value: str, iteration: int, width: int) -> str:
-    """Return the best value: with its iteration where there is room, as short as can be where there is little."""
+    """Return the best value: with its iteration where there is room,
+    as short as can be where there is little.
+    """
     if width >= WIDE:
         return f" (best {value} @{iteration})"
     if width >= NORMAL:
@@ -203,11 +231,18 @@ def _render_pending_request(store: RunStore) -> Part:
 
 
 def _render_warnings(store: RunStore, width: int) -> list[Part]:
-    """Return the numbers of warnings and errors, and which moment is shown where that is not the present."""
+    """Return the numbers of warnings and errors,
+    and which moment is shown where that is not the present.
+    """
     journal = store.state.journal
     parts: list[Part] = []
     if width >= WIDE:
-        parts.append((f"{format_count(journal.warnings, 'warning')} ", "warn" if journal.warnings else "faint"))
+        parts.append(
+            (
+                f"{format_count(journal.warnings, 'warning')} ",
+                "warn" if journal.warnings else "faint",
+            )
+        )
     else:
         parts.append((f"▲{journal.warnings} ", "warn" if journal.warnings else "faint"))
     if journal.errors:
@@ -248,23 +283,36 @@ def render_progress(store: RunStore, width: int) -> Strip:
     if width < NORMAL:
         items.insert(0, HeaderItem(9, _time_left(store)))
     if state.stage in ("val", "test") and state.end is None and state.batches:
-        items.append(HeaderItem(7, (f"{STAGE_NAMES[state.stage]} {out_of(state.batch, state.batches)}", "val")))
+        items.append(
+            HeaderItem(
+                7, (f"{STAGE_NAMES[state.stage]} {out_of(state.batch, state.batches)}", "val")
+            )
+        )
     for work in state.works.values():
         items.append(
-            HeaderItem(7, (f"{format_work_name(work)} {out_of(work['done'], work['total'] or None)}", "hooks"))
+            HeaderItem(
+                7,
+                (
+                    f"{format_work_name(work)} {out_of(work['done'], work['total'] or None)}",
+                    "hooks",
+                ),
+            )
         )
     if pace.iters_per_s:
         items.append(HeaderItem(8, (f"{format_speed(pace.iters_per_s):>9}", "")))
     if pace.samples_per_s:
         items.append(HeaderItem(5, (f"{format_many(pace.samples_per_s):>5} samples/s", "")))
-    items.append(HeaderItem(3, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim")))
+    items.append(
+        HeaderItem(3, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim"))
+    )
     items += _list_machine_items(store)
     done = f" iteration {_format_iterations(store)} "
     fraction = state.it / state.total_iters if state.total_iters else None
     hundredths = "" if fraction is None else f" {100 * fraction:3.0f} %"
     end = _render_remarks(store, width)
     width_left = width - count_cells(*end)
-    bar_width = min(max(width // 7, MIN_BAR_WIDTH), MAX_BAR_WIDTH)  # of the width alone: it does not change
+    # Of the width alone: it does not change.
+    bar_width = min(max(width // 7, MIN_BAR_WIDTH), MAX_BAR_WIDTH)
     left: list[Part] = [(done, "strong")]
     if fraction is not None:
         left += bar(bar_width, fraction)
@@ -297,7 +345,9 @@ def _list_machine_items(store: RunStore) -> list[HeaderItem]:
         if gpu.busy is not None:
             items.append(HeaderItem(4, (f"GPU {gpu.busy} %", "")))
         if gpu.used is not None and gpu.total is not None:
-            items.append(HeaderItem(4, (f"mem {gpu.used / 2**30:.0f}/{gpu.total / 2**30:.0f} GB", "")))
+            items.append(
+                HeaderItem(4, (f"mem {gpu.used / 2**30:.0f}/{gpu.total / 2**30:.0f} GB", ""))
+            )
     if not machine.gpus:
         items.append(HeaderItem(2, (f"CPU {machine.cpu:.0f} %", "dim")))
         items.append(HeaderItem(2, (f"RAM {machine.ram:.0f} %", "dim")))
@@ -307,13 +357,16 @@ def _list_machine_items(store: RunStore) -> list[HeaderItem]:
 def phase_row(store: RunStore, width: int, *, says_trouble: bool = True) -> Strip:
     """Return the shares of the phases, the hook that costs most, and what the training waits for.
 
-    The sentence of a run that is in trouble takes their place, unless it stands elsewhere (`says_trouble` is false).
+    The sentence of a run that is in trouble takes their place, unless it stands elsewhere
+    (`says_trouble` is false).
     """
     health = store.health
     pace = store.pace
     is_urgent = health.bad or health.condition == "reading" or not pace.iters_per_s
     if health.sentence and is_urgent and says_trouble:
-        return row(width, (f" {cut(health.sentence, width - 2)} ", "alarm" if health.bad else "strong"))
+        return row(
+            width, (f" {cut(health.sentence, width - 2)} ", "alarm" if health.bad else "strong")
+        )
     if not pace.iters_per_s:
         return row(width, (" no training iteration yet", "dim"))
     unit = "%"

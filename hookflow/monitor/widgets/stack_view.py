@@ -1,4 +1,6 @@
-"""The stacks of the training threads on this machine, those of the ranks that hold up the others first."""
+"""The stacks of the training threads on this machine,
+those of the ranks that hold up the others first.
+"""
 
 import re
 
@@ -16,7 +18,9 @@ from hookflow.user_code import HOOKFLOW_FOLDER, is_own_file
 FRAME_FILE = re.compile(r"\((?P<file>[^()]+):\d+\)$")
 """The file at the end of a frame."""
 
-PACKAGE_FOLDER = re.compile(rf"\((?:.*/(?:site|dist)-packages|{re.escape(str(HOOKFLOW_FOLDER.parent))})/")
+PACKAGE_FOLDER = re.compile(
+    rf"\((?:.*/(?:site|dist)-packages|{re.escape(str(HOOKFLOW_FOLDER.parent))})/"
+)
 """The path before the name of a package in a frame: without it, the frame has room on one row."""
 
 
@@ -30,7 +34,9 @@ def format_rank_place(store: RunStore, rank: int) -> str:
 
 
 def frame_text(frame: str) -> Text:
-    """Return a frame of a stack, "function (file:line)"; one of the user's own files has a sign, and is emphasised."""
+    """Return a frame of a stack, "function (file:line)"; one of the user's own files has a sign,
+    and is emphasised.
+    """
     match = FRAME_FILE.search(frame)
     if match is None:
         return text_of(f"  {frame}")

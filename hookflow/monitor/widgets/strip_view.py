@@ -1,4 +1,6 @@
-"""A widget that draws its own rows: for charts, the graph and the header, which Textual has no widget for."""
+"""A widget that draws its own rows: for charts, the graph and the header,
+which Textual has no widget for.
+"""
 
 from collections.abc import Sequence
 
@@ -13,7 +15,9 @@ from hookflow.monitor.style import row
 
 
 def make_selectable(widget: Widget, strip: Strip, y: int) -> Strip:
-    """Return row `y` of a widget as one whose text can be selected, with the style of what is selected of it."""
+    """Return row `y` of a widget as one whose text can be selected,
+    with the style of what is selected of it.
+    """
     selection = widget.text_selection
     span = None
     if selection is not None:
@@ -29,7 +33,8 @@ def make_selectable(widget: Widget, strip: Strip, y: int) -> Strip:
 
 
 class StripView(Widget):
-    """Shows rows as wide as itself, and repaints only those that have changed. Its text can be selected.
+    """Shows rows as wide as itself, and repaints only those that have changed. Its text can be
+    selected.
 
     A subclass implements `draw`. `redraw` calls it; a change of size does so, too.
     """
@@ -54,13 +59,19 @@ class StripView(Widget):
         if len(before) != len(self._rows):
             self.refresh()
             return
-        changed = [y for y, (old, new) in enumerate(zip(before, self._rows, strict=True)) if old != new]
+        changed = [
+            y for y, (old, new) in enumerate(zip(before, self._rows, strict=True)) if old != new
+        ]
         for y in changed:
             self.refresh(Region(0, y, width, 1).translate(self.content_offset))
 
     def get_line_filters(self) -> list[LineFilter]:
-        """Return the filters of a row without the one that converts ANSI colours: the themes have none."""
-        return [each for each in super().get_line_filters() if not isinstance(each, ANSIToTruecolor)]
+        """Return the filters of a row without the one that converts ANSI colours:
+        the themes have none.
+        """
+        return [
+            each for each in super().get_line_filters() if not isinstance(each, ANSIToTruecolor)
+        ]
 
     def on_resize(self, event: Resize) -> None:
         self.redraw()

@@ -53,11 +53,18 @@ def _render_gauge(name: str, value: float | None) -> list[Part]:
     if value is None:
         return [(label, "dim"), ("load –", "dim")]
     full = round(min(value, 100.0) / 100 * GAUGE_WIDTH)
-    return [(label, "dim"), ("█" * full, "bar"), ("░" * (GAUGE_WIDTH - full), "rest"), f" {value:3.0f} %"]
+    return [
+        (label, "dim"),
+        ("█" * full, "bar"),
+        ("░" * (GAUGE_WIDTH - full), "rest"),
+        f" {value:3.0f} %",
+    ]
 
 
 def _gpu_figures(gpu: GpuState) -> list[Part]:
-    """Return the memory, the temperature and the power of a GPU, as far as its driver tells them."""
+    """Return the memory, the temperature and the power of a GPU,
+    as far as its driver tells them.
+    """
     parts: list[Part] = []
     if gpu.used is not None and gpu.total is not None:
         parts.append(f"  {gpu.used / 2**30:.1f}/{gpu.total / 2**30:.0f} GB")
@@ -113,7 +120,9 @@ LAYER_COLUMNS = ("layer", "class", "shapes", "parameters", "size", "")
 
 
 def layer_cells(run: Run) -> Iterator[tuple[Text, ...]]:
-    """Yield each layer of the model: name, class, shapes, parameters, size, and what of it does not train."""
+    """Yield each layer of the model: name, class, shapes, parameters, size,
+    and what of it does not train.
+    """
     for name, kind, shapes, parameters, memory, note in layer_rows(run.get("layers", [])):
         yield (
             text_of((name, "strong")),

@@ -1,4 +1,6 @@
-"""A traceback with its source lines: what was raised stands above it, and the frame to look at first is emphasised."""
+"""A traceback with its source lines: what was raised stands above it,
+and the frame to look at first is emphasised.
+"""
 
 import re
 from collections.abc import Sequence
@@ -41,21 +43,24 @@ class TracebackText:
 def make_traceback_text(traceback: str, culprit: str = "") -> TracebackText:
     """Return the lines of a traceback.
 
-    `culprit` is the "file:line" of the frame to look at first; where that is not known, it is the innermost frame of
-    the user's own files. If several frames are at that line, it is the last.
+    `culprit` is the "file:line" of the frame to look at first; where that is not known, it is the
+    innermost frame of the user's own files. If several frames are at that line, it is the last.
     """
     lines = traceback.splitlines()
     first, end = _find_culprit_lines(lines, culprit or find_innermost_line(traceback))
     are_own = _find_own_frame_lines(lines)
     before = [_plain_line(lines[number], is_own=are_own[number]) for number in range(first)]
     frame = [_render_culprit_line(line) for line in lines[first:end]]
-    after = [_plain_line(lines[number], is_own=are_own[number]) for number in range(end, len(lines))]
+    after = [
+        _plain_line(lines[number], is_own=are_own[number]) for number in range(end, len(lines))
+    ]
     newline = Text("\n")
     return TracebackText(newline.join(before), newline.join(frame), newline.join(after))
 
 
 def without_heading(error: Error) -> str:
-    """Return the traceback of an error without what the heading says: the error, its hook, its iteration.
+    """Return the traceback of an error without what the heading says: the error, its hook, its
+    iteration.
 
     The notes of the user stay.
     """
@@ -74,7 +79,9 @@ def without_heading(error: Error) -> str:
 
 
 def split_diagnosis(error: Error) -> list[str]:
-    """Return the sentences of an error without frames, as of a loss that is NaN; of any other one its text alone."""
+    """Return the sentences of an error without frames, as of a loss that is NaN;
+    of any other one its text alone.
+    """
     has_frames = any(FRAME_PATTERN.match(line) for line in error["traceback"].splitlines())
     if has_frames:
         return [error["text"]]
@@ -89,7 +96,9 @@ def _is_in_heading(note: str, error: Error) -> bool:
 
 
 def _find_culprit_lines(lines: Sequence[str], culprit: str) -> tuple[int, int]:
-    """Return the number of the first line of the culprit's frame, and that behind its last; twice 0 without one."""
+    """Return the number of the first line of the culprit's frame, and that behind its last;
+    twice 0 without one.
+    """
     first = end = 0
     is_culprit = False
     for number, line in enumerate(lines):
@@ -106,7 +115,9 @@ def _find_culprit_lines(lines: Sequence[str], culprit: str) -> tuple[int, int]:
 
 
 def _render_culprit_line(line: str) -> Text:
-    """Return a line of the culprit's frame with a sign before it, since colours may be switched off."""
+    """Return a line of the culprit's frame with a sign before it,
+    since colours may be switched off.
+    """
     return text_of(("▸ ", "warn"), (make_printable(line).removeprefix("  "), "strong"))
 
 
@@ -125,7 +136,9 @@ def _find_own_frame_lines(lines: Sequence[str]) -> list[bool]:
 
 
 def _plain_line(line: str, *, is_own: bool) -> Text:
-    """Return another line; the paths of installed packages are short, so that they have room on one row."""
+    """Return another line; the paths of installed packages are short,
+    so that they have room on one row.
+    """
     shown = INSTALLED_PREFIX_PATTERN.sub('"…/', make_printable(line))
     if is_own:
         return text_of(shown)
@@ -135,7 +148,9 @@ def _plain_line(line: str, *, is_own: bool) -> Text:
 
 
 class TracebackView(Vertical):
-    """The error that ended a run: what was raised and where, then the traceback, scrolled to the culprit's frame."""
+    """The error that ended a run: what was raised and where, then the traceback,
+    scrolled to the culprit's frame.
+    """
 
     DEFAULT_CSS = """
     TracebackView { height: 1fr; }
@@ -176,7 +191,11 @@ class TracebackView(Vertical):
         self._is_diagnosed = len(told) > 1
         if self._is_diagnosed:
             text = TracebackText(Text("\n").join(map(text_of, told[1:])), Text(), Text())
-        for name, lines in (("frames-before", text.before), ("culprit", text.culprit), ("frames-after", text.after)):
+        for name, lines in (
+            ("frames-before", text.before),
+            ("culprit", text.culprit),
+            ("frames-after", text.after),
+        ):
             part = self.query_one(f"#{name}", Static)
             part.update(lines)
             part.display = bool(lines)

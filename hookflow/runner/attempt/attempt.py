@@ -61,7 +61,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttemptOrigin:
-    """Where an attempt begins: at a checkpoint, that of a `parent` where the run is a fork; or at the beginning."""
+    """Where an attempt begins: at a checkpoint, that of a `parent` where the run is a fork;
+    or at the beginning.
+    """
 
     checkpoint: Path | None
     parent: Parent | None
@@ -107,7 +109,8 @@ class PreparedAttempt:
 class TrainingAttempt:
     """An attempt at the run in `run_dir`, from its newest checkpoint if it is to `resume`.
 
-    Where a command has gone `back_to` a checkpoint, it starts from that one, and those after it are removed.
+    Where a command has gone `back_to` a checkpoint, it starts from that one, and those after it are
+    removed.
     """
 
     def __init__(
@@ -130,7 +133,10 @@ class TrainingAttempt:
         self._back_to = back_to
         self._say = recorder.say
         self._wanted = run_dir.wanted() if resume else run_dir
-        texts = {path.name: path.read_text("utf-8") for path in (self._wanted.pipeline, self._wanted.plan)}
+        texts = {
+            path.name: path.read_text("utf-8")
+            for path in (self._wanted.pipeline, self._wanted.plan)
+        }
         self._plan = Plan.from_json(texts[self._wanted.plan.name])
         loaded = _with_places(load(short(self._wanted.pipeline), recorded=True), self._wanted)
         self._loaded = replace(loaded, weights=read_recorded_weights(run_dir))
@@ -140,14 +146,20 @@ class TrainingAttempt:
     def execute(self, built: Callable[[], None]) -> StopReason:
         """Build and train; return why the run ended. `built` is called before the training begins.
 
-        Raises UserError when the hooks are not those of the checkpoint, unless that is allowed, and Rewind when a
-        command goes back; other exceptions propagate, those of hooks after the recorder has them.
+        Raises UserError when the hooks are not those of the checkpoint, unless that is allowed, and
+        Rewind when a command goes back; other exceptions propagate, those of hooks after the
+        recorder has them.
         """
         loaded = self._loaded
         ranks = self._ranks
         store = self._store
         explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
-        with explained, torch_settings(loaded.pipeline.run, self._say), process_group(loaded, ranks), only_showable():
+        with (
+            explained,
+            torch_settings(loaded.pipeline.run, self._say),
+            process_group(loaded, ranks),
+            only_showable(),
+        ):
             consensus = RankConsensus()
             if ranks.world > 1:
                 consensus = ProcessGroupConsensus(ranks, loaded.pipeline.distributed.timeout)
@@ -160,9 +172,17 @@ class TrainingAttempt:
                     begins = _nothing
                 built()
                 fork = self._make_fork_adapter(origin, prepared.parts)
-                train = partial(trainer.train, origin.checkpoint, begins, fork=fork, is_changed=prepared.is_changed)
+                train = partial(
+                    trainer.train,
+                    origin.checkpoint,
+                    begins,
+                    fork=fork,
+                    is_changed=prepared.is_changed,
+                )
                 try:
-                    stop = call_explaining_worker_errors(partial(train, test=loaded.pipeline.run.test))
+                    stop = call_explaining_worker_errors(
+                        partial(train, test=loaded.pipeline.run.test)
+                    )
                     store.finish_copies()
                 except Exception:  # not where a signal ends the run at once
                     store.finish_copies()
@@ -174,8 +194,11 @@ class TrainingAttempt:
         return stop or StopReason("every iteration is done", "finished", 0, save=False)
 
     @contextmanager
-    def prepared(self, consensus: RankConsensus, build: BuildComponents) -> Iterator["PreparedAttempt"]:
-        """Choose the checkpoint, `build` the components, record the start, and yield the trainer that connects them.
+    def prepared(
+        self, consensus: RankConsensus, build: BuildComponents
+    ) -> Iterator["PreparedAttempt"]:
+        """Choose the checkpoint, `build` the components, record the start, and yield the trainer
+        that connects them.
 
         Raises UserError when the hooks are not those of the checkpoint, unless that is allowed.
         """
@@ -185,9 +208,23 @@ class TrainingAttempt:
         parts = self._build_components(origin, build)
         arguments = parts.writers, self._run_dir, self._wanted.pipeline, origin.manifest["it"]
         with run_writers(*arguments, self._recorder, self._signals) as start_writers:
-            _record_start(self._recorder, self._plan, parts, origin, self._loaded.pipeline.distributed.strategy)
+            _record_start(
+                self._recorder,
+                self._plan,
+                parts,
+                origin,
+                self._loaded.pipeline.distributed.strategy,
+            )
             self._report_warnings()
-            trainer = Trainer(parts, self._plan, self._run_dir, self._store, self._recorder, self._signals, consensus)
+            trainer = Trainer(
+                parts,
+                self._plan,
+                self._run_dir,
+                self._store,
+                self._recorder,
+                self._signals,
+                consensus,
+            )
             if self._ranks.first:
                 self._recorder.budgets = BudgetController.of(
                     self._loaded.pipeline, self._plan, self._say, trainer.throttles
@@ -196,7 +233,9 @@ class TrainingAttempt:
             yield PreparedAttempt(trainer, origin, parts, begin, is_changed)
 
     def finish_files(self) -> None:
-        """Record code that was imported late, and let go of a parent's checkpoint once the run has one of its own."""
+        """Record code that was imported late, and let go of a parent's checkpoint
+        once the run has one of its own.
+        """
         if not self._ranks.first:
             return
         self._code.finish()
@@ -230,13 +269,16 @@ class TrainingAttempt:
         start = find_parent_checkpoint(self._run_dir, forked)
         wrong = self._load(start)
         if wrong:
-            raise UserError(Problem(f"{forked}, which this run is a fork of, cannot be used: {wrong}"))
+            raise UserError(
+                Problem(f"{forked}, which this run is a fork of, cannot be used: {wrong}")
+            )
         return AttemptOrigin(start, forked)
 
     def _load(self, path: Path) -> str:
         """Read a checkpoint on all ranks; return its damage, which any of them may find.
 
-        Each rank reads for itself, from the memory of its machine: that is faster than to send the state to the others.
+        Each rank reads for itself, from the memory of its machine: that is faster than to send the
+        state to the others.
         """
         rank = self._ranks.rank
         world = self._ranks.world
@@ -244,7 +286,8 @@ class TrainingAttempt:
         return next(filter(None, self._consensus.all_gather_object(own)), "")
 
     def _report_changes(self, origin: AttemptOrigin) -> bool:
-        """Report what has changed since the checkpoint, and return whether anything has; a fork is a change.
+        """Report what has changed since the checkpoint, and return whether anything has; a fork is
+        a change.
 
         Raises UserError for hooks that may not change.
         """
@@ -259,36 +302,55 @@ class TrainingAttempt:
             if not self._allows_changes and (refused := changed_hooks(changes, since)):
                 raise UserError(refused)
             for change in changes:
-                self._say(f"since {since}: {change.text}", "info" if change.may is ChangeRule.YES else "warn")
+                self._say(
+                    f"since {since}: {change.text}",
+                    "info" if change.may is ChangeRule.YES else "warn",
+                )
         recorded_code = self._code_before(origin)
         if recorded_code is not None and self._ranks.first and self._back_to is None:
             self._code.report_changes(recorded_code, origin.name)
         return bool(changes or origin.parent)
 
     def _code_before(self, origin: AttemptOrigin) -> RecordedCode | None:
-        """Return the code that has led to the checkpoint of an origin; None where it was not recorded."""
+        """Return the code that has led to the checkpoint of an origin;
+        None where it was not recorded.
+        """
         if origin.checkpoint is None:
             return None
         return code_before(self._run_dir, origin.manifest["it"])
 
     def _build_components(self, origin: AttemptOrigin, build: BuildComponents) -> RunComponents:
-        """Build the components of the run, and say what the event log lacks of the iterations before."""
+        """Build the components of the run, and say what the event log
+        lacks of the iterations before.
+        """
         parts = build(origin)
-        kept = partial(_set_up_checkpoints, self._store, self._run_dir, parts.saved_checkpoints, self._say)
+        kept = partial(
+            _set_up_checkpoints, self._store, self._run_dir, parts.saved_checkpoints, self._say
+        )
         self._consensus.together(kept if self._ranks.first else _nothing)
         check_comm_hook(self._plan, parts.strategy, parts.place)
         is_own = self._ranks.first and not self._back_to and not origin.parent
         if is_own and self._recorder.log_found < origin.manifest.get("log", 0):
-            lost = "what was recorded between its end and the checkpoint is lost, as after a power cut"
-            self._say(f"the event log ends before the checkpoint's iteration {origin.manifest['it']}: {lost}", "warn")
+            lost = (
+                "what was recorded between its end and the checkpoint is lost, as after a power cut"
+            )
+            self._say(
+                f"the event log ends before the checkpoint's iteration {origin.manifest['it']}:"
+                f" {lost}",
+                "warn",
+            )
         return parts
 
-    def _make_fork_adapter(self, origin: AttemptOrigin, parts: RunComponents) -> "ForkAdapter | None":
+    def _make_fork_adapter(
+        self, origin: AttemptOrigin, parts: RunComponents
+    ) -> "ForkAdapter | None":
         if origin.parent is None:
             return None
         from hookflow.runner.state.fork import ForkAdapter  # and the schedules, which few runs need
 
-        return ForkAdapter(origin.parent, origin.before, (self._loaded.public, self._plan), parts, self._say)
+        return ForkAdapter(
+            origin.parent, origin.before, (self._loaded.public, self._plan), parts, self._say
+        )
 
     def _report_warnings(self) -> None:
         if not self._ranks.first:
@@ -303,9 +365,13 @@ class TrainingAttempt:
             self._say(f"{place}{problem.message}{hint}", "warn")
 
     def _begin(self, origin: AttemptOrigin, start_writers: Callable[[], None]) -> None:
-        """Record the attempt, on all ranks or on none: the checkpoint has been read, if there is one."""
+        """Record the attempt, on all ranks or on none:
+        the checkpoint has been read, if there is one.
+        """
         self._consensus.any_rank(False)
-        self._consensus.together(partial(self._record_files, origin) if self._ranks.first else _nothing)
+        self._consensus.together(
+            partial(self._record_files, origin) if self._ranks.first else _nothing
+        )
         self._recorder.held = False
         start_writers()
         # in a thread, since a signal may raise in this one: the log says that the attempt began
@@ -329,8 +395,11 @@ def _nothing() -> None:
     pass
 
 
-def _list_saved(store: CheckpointStore, say: Callable[..., None], resume: bool, forked: bool) -> list[Path]:
-    """Clear away what a killed process has left, and return the checkpoints to resume from, the newest first.
+def _list_saved(
+    store: CheckpointStore, say: Callable[..., None], resume: bool, forked: bool
+) -> list[Path]:
+    """Clear away what a killed process has left, and return the checkpoints to resume from, the
+    newest first.
 
     Without one, a run that was `forked` starts at its parent's.
     """
@@ -345,10 +414,14 @@ def _list_saved(store: CheckpointStore, say: Callable[..., None], resume: bool, 
 
 
 def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
-    """Return the recorded pipeline with the places of the user's file, if that is still the same pipeline."""
+    """Return the recorded pipeline with the places of the user's file,
+    if that is still the same pipeline.
+    """
     facts = run_dir.describe()
     try:
-        message = [in_python(text) if facts.get("in_python") else text for text in facts["overrides"]]
+        message = [
+            in_python(text) if facts.get("in_python") else text for text in facts["overrides"]
+        ]
         written = load(Path(facts["source"]), message)
     except (UserError, KeyError, TypeError):  # it is invalid by now, or unknown
         return recorded
@@ -358,20 +431,33 @@ def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
 
 
 def _set_up_checkpoints(
-    store: CheckpointStore, run_dir: RunDir, saved: Collection[SavedCheckpoints], say: Callable[..., None]
+    store: CheckpointStore,
+    run_dir: RunDir,
+    saved: Collection[SavedCheckpoints],
+    say: Callable[..., None],
 ) -> None:
-    """Keep the checkpoints in the hooks' folder, and copy them elsewhere. Raises UserError for several folders."""
+    """Keep the checkpoints in the hooks' folder, and copy them elsewhere.
+
+    Raises UserError for several folders.
+    """
     store.copies = CheckpointCopies.of(saved, run_dir, say)
     folders = {each.folder for each in saved if each.folder is not None}
     if len(folders) > 1:
-        message = f"the checkpoints of a run are in one folder, and out_dir says {' and '.join(sorted(folders))}"
+        message = (
+            "the checkpoints of a run are in one folder, and out_dir says"
+            f" {' and '.join(sorted(folders))}"
+        )
         raise UserError(Problem(message))
     for folder in folders:
         store.keep_in(Path(folder), Path(run_dir.path.parent.name, run_dir.id))
 
 
 def _record_start(
-    recorder: EventRecorder, plan: Plan, parts: RunComponents, origin: AttemptOrigin, strategy: Literal["ddp", "fsdp"]
+    recorder: EventRecorder,
+    plan: Plan,
+    parts: RunComponents,
+    origin: AttemptOrigin,
+    strategy: Literal["ddp", "fsdp"],
 ) -> None:
     resumed_from = None
     if not origin.parent:

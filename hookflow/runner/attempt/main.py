@@ -45,7 +45,9 @@ BUILD_GC_THRESHOLD = 5000
 
 @contextmanager
 def collect_seldom() -> Iterator[Callable[[], None]]:
-    """Let Python collect garbage seldom; once the yielded function is called, among newer objects as usual."""
+    """Let Python collect garbage seldom; once the yielded function is called,
+    among newer objects as usual.
+    """
     usual = gc.get_threshold()
     gc.set_threshold(BUILD_GC_THRESHOLD, *usual[1:])
 
@@ -80,11 +82,15 @@ PARENT_CHECK_SECONDS = 0.5
 """Seconds between the checks of the parent."""
 
 STARTUP_GRACE_SECONDS = 10.0
-"""Seconds that a rank has to end before its training has begun: it may wait in C++ for ranks that never come."""
+"""Seconds that a rank has to end before its training has begun:
+it may wait in C++ for ranks that never come.
+"""
 
 
 def watch_parent(signals: SignalCollector, launcher: int | None) -> None:
-    """End the run as SIGTERM does once the parent process is gone: the `launcher`, where its pid is known."""
+    """End the run as SIGTERM does once the parent process is gone: the `launcher`,
+    where its pid is known.
+    """
     parent = launcher or os.getppid()
 
     def watch() -> None:
@@ -111,13 +117,14 @@ def train(
 ) -> int:
     """Execute the run whose pipeline and plan are in `run_dir`; return the exit code.
 
-    0: finished or stopped; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM, SIGUSR1):
-    interrupted. The log gets an `end` record, or `refused` where a resume has not read its checkpoint. It gets none
-    where the `agent` that has started the ranks writes it, since this rank knows only that another is gone; nor after
-    exit code 1 while the ranks are to be started again, `restarts_left` times.
+    0: finished or stopped; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143
+    (SIGTERM, SIGUSR1): interrupted. The log gets an `end` record, or `refused` where a resume has
+    not read its checkpoint. It gets none where the `agent` that has started the ranks writes it,
+    since this rank knows only that another is gone; nor after exit code 1 while the ranks are to be
+    started again, `restarts_left` times.
 
-    A rank ends with its parent, or its `launcher` (a pid). With `raises`, the error that has ended the run is raised
-    once the log is closed, and its traceback is not printed.
+    A rank ends with its parent, or its `launcher` (a pid). With `raises`, the error that has ended
+    the run is raised once the log is closed, and its traceback is not printed.
     """
     ranks = of_environment()
     several = ranks.world > 1
@@ -141,7 +148,9 @@ def train(
         with collect_seldom() as collect, session.record_warnings():
             attempt = import_trainer()
             built = True
-            make = partial(attempt, run_dir, recorder, signals, ranks, allow_changed_hooks=allow_changed_hooks)
+            make = partial(
+                attempt, run_dir, recorder, signals, ranks, allow_changed_hooks=allow_changed_hooks
+            )
             stop = _execute(make, recorder, signals, collect, resume=resume)
     except BaseException as error:
         signals.ignored = True  # set here and not by a call: at a call another signal might raise
@@ -153,10 +162,12 @@ def train(
             lost = lost and stop is own
     goes_on = (agent and lost) or bool(restarts_left and stop.exit == 1)
     session.close(stop, lost=lost, goes_on=goes_on)
-    with suppress(OSError, ValueError, AttributeError):  # it is closed, full, without a reader, or None
+    # It is closed, full, without a reader, or None.
+    with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
     if raised is None:
-        return 0 if agent else stop.exit  # at anything else its launcher would end ranks that are still at `after_run`
+        # At anything else its launcher would end ranks that are still at `after_run`.
+        return 0 if agent else stop.exit
     if raises:
         raise raised
     return stop.exit
@@ -172,13 +183,15 @@ def _execute(
 ) -> StopReason:
     """Train to the end, building everything anew after each rewind; return why the run has ended.
 
-    From the end on, signals are ignored: set here and not by a call, at which another one might raise.
+    From the end on, signals are ignored: set here and not by a call, at which another one might
+    raise.
     """
     back_to: Path | None = None
     while True:
         if back_to:
             gc.unfreeze()
-            collect_garbage()  # a run is a circle of objects: its network would stay beside the new one
+            # A run is a circle of objects: its network would stay beside the new one.
+            collect_garbage()
         try:
             stop = make(resume=resume, back_to=back_to).execute(collect)
             signals.ignored = True
@@ -196,22 +209,27 @@ EXIT_GRACE_SECONDS = 5.0
 
 @cache
 def prepare_exit() -> None:
-    """Let this process, at its very end, write the files that hooks leave open: after all other exit handlers.
+    """Let this process, at its very end, write the files that hooks leave open: after all other
+    exit handlers.
 
-    To be called before anything of the user's is imported, since the handler that is registered first is called last.
+    To be called before anything of the user's is imported, since the handler that is registered
+    first is called last.
     """
-    atexit.register(gc.freeze)  # or the interpreter would search what torch has imported for garbage: 0.6 s
+    # Or the interpreter would search what torch has imported for garbage: 0.6 s.
+    atexit.register(gc.freeze)
     atexit.register(close_open_files)
 
 
 def leave(code: int, *, several: bool) -> None:
-    """Ensure that the process ends with `code` once its caller is done; one of `several` ranks ends here and now.
+    """Ensure that the process ends with `code` once its caller is done; one of `several` ranks ends
+    here and now.
 
-    `prepare_exit` was called at the start of the process: what hooks have left open is written on each way out.
+    `prepare_exit` was called at the start of the process: what hooks have left open is written on
+    each way out.
 
-    A thread of a process group may still hold a tensor: one that is released while the interpreter goes down aborts
-    the process, so the interpreter of a rank is not taken down. Threads that hooks have left running get
-    EXIT_GRACE_SECONDS.
+    A thread of a process group may still hold a tensor: one that is released while the interpreter
+    goes down aborts the process, so the interpreter of a rank is not taken down. Threads that hooks
+    have left running get EXIT_GRACE_SECONDS.
     """
     if not find_unfinished_threads():
         if several:
@@ -223,14 +241,17 @@ def leave(code: int, *, several: bool) -> None:
 
 
 def _exit_in_time(code: int) -> None:
-    """Start threads that end this process with `code` EXIT_GRACE_SECONDS from now, unless it is ending by itself then.
+    """Start threads that end this process with `code` EXIT_GRACE_SECONDS from now, unless it is
+    ending by itself then.
 
-    Exit handlers get as many seconds again. Both threads start here: Python 3.12 and newer start none at the exit.
+    Exit handlers get as many seconds again. Both threads start here: Python 3.12 and newer start
+    none at the exit.
     """
     exiting = threading.Event()
     overdue = threading.Event()
     tidy = threading.Event()
-    atexit.register(exiting.set)  # which comes after the threads, and first of all that is registered
+    # Which comes after the threads, and first of all that is registered.
+    atexit.register(exiting.set)
 
     def tidy_up_if_overdue() -> None:
         overdue.wait()
@@ -256,7 +277,9 @@ def _tidy_up() -> None:
 
 
 def import_trainer() -> "type[TrainingAttempt]":
-    """Import what trains, and forget the sources that torch's import leaves in Python's cache of lines: 3 MB."""
+    """Import what trains, and forget the sources that torch's import leaves in
+    Python's cache of lines: 3 MB.
+    """
     import torch
 
     for file in [*linecache.cache]:
@@ -268,9 +291,11 @@ def import_trainer() -> "type[TrainingAttempt]":
 
 
 def wait_for_run(descriptor: int) -> list[str]:
-    """Import torch, wait for a run, and return the arguments of its training; this is the process of a `Standby`.
+    """Import torch, wait for a run, and return the arguments of its training; this is the process
+    of a `Standby`.
 
-    The process leaves where its parent ends without sending a run. Until then its output is in a temporary file.
+    The process leaves where its parent ends without sending a run. Until then its output is in a
+    temporary file.
     """
     with suppress(Exception):  # raised again and reported where the training imports it
         import_trainer()
@@ -293,15 +318,20 @@ def wait_for_run(descriptor: int) -> list[str]:
 
 
 def prepare_process() -> None:
-    """Prepare the exit and the streams of a process that trains, before it imports anything of the user's."""
+    """Prepare the exit and the streams of a process that trains,
+    before it imports anything of the user's.
+    """
     prepare_exit()
     mask_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what a hook prints is seen at once, and not lost with the process
+        # What a hook prints is seen at once, and not lost with the process.
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def main() -> None:
-    """`python -m hookflow.runner RUN_DIR …`: what `hookflow run` starts, itself or by an agent that starts ranks."""
+    """`python -m hookflow.runner RUN_DIR …`: what `hookflow run` starts,
+    itself or by an agent that starts ranks.
+    """
     prepare_process()
     standby = re.fullmatch(r"--standby=(\d+)", sys.argv[-1])
     execute(wait_for_run(int(standby[1])) if standby else sys.argv[1:])

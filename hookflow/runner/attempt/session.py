@@ -33,7 +33,8 @@ THREAD_SETTLE_SECONDS = 1.0
 
 
 def find_unfinished_threads(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
-    """Return the threads that the process would wait for, without those of `before`, after THREAD_SETTLE_SECONDS.
+    """Return the threads that the process would wait for, without those of `before`, after
+    THREAD_SETTLE_SECONDS.
 
     Idle threads of an executor (concurrent.futures) are none: the interpreter ends them.
     """
@@ -43,25 +44,33 @@ def find_unfinished_threads(before: Collection[threading.Thread] = ()) -> list[t
         code = None
         if frame:
             code = frame.f_code
-        is_idle = code is not None and (code.co_filename, code.co_name) == (executors.__file__, "_worker")
+        is_idle = code is not None and (code.co_filename, code.co_name) == (
+            executors.__file__,
+            "_worker",
+        )
         return thread.is_alive() and not is_idle
 
     until = time.monotonic() + THREAD_SETTLE_SECONDS
     known = {*before, threading.main_thread(), threading.current_thread()}
-    others = [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]
+    others = [
+        thread for thread in threading.enumerate() if not thread.daemon and thread not in known
+    ]
     while (left := [*filter(is_busy, others)]) and time.monotonic() < until:
         time.sleep(0.02)
     return left
 
 
 class RunSession:
-    """One process in a run directory, whose lock it holds: from its signature to the record of how it has ended.
+    """One process in a run directory, whose lock it holds: from its signature to the record of how
+    it has ended.
 
-    It signs the directory where it `signs`. The recorder is `held` until a resume has read its checkpoint. Raises
-    OSError when the directory cannot be written.
+    It signs the directory where it `signs`. The recorder is `held` until a resume has read its
+    checkpoint. Raises OSError when the directory cannot be written.
     """
 
-    def __init__(self, run_dir: RunDir, ranks: RankLayout, *, signs: bool, held: bool, prints_failure: bool) -> None:
+    def __init__(
+        self, run_dir: RunDir, ranks: RankLayout, *, signs: bool, held: bool, prints_failure: bool
+    ) -> None:
         self._run_dir = run_dir
         self._signs = signs
         self._began = time.perf_counter()
@@ -69,28 +78,42 @@ class RunSession:
         self.signals = SignalCollector(RunState())
         if signs:
             run_dir.sign_process()
-        self.recorder = EventRecorder(run_dir, self.signals.command, ranks, prints_failure=prints_failure, held=held)
+        self.recorder = EventRecorder(
+            run_dir, self.signals.command, ranks, prints_failure=prints_failure, held=held
+        )
         self.recorder.start()
 
     def find_stop_reason(self, error: BaseException, *, lost: bool) -> StopReason:
-        """Return how a run ends that raised, and record the failure, unless another rank was `lost`."""
+        """Return how a run ends that raised, and record the failure,
+        unless another rank was `lost`.
+        """
         recorder = self.recorder
         signals = self.signals
         if isinstance(error, UserError):
-            notes = (f"    {note}" for note in getattr(error, "__notes__", ()))  # which hook, if one has raised it
+            # Which hook, if one has raised it.
+            notes = (f"    {note}" for note in getattr(error, "__notes__", ()))
             return StopReason("\n".join([str(error), *notes]), "failed", 2, save=False)
         if isinstance(error, KeyboardInterrupt):
             return StopReason(
-                str(error) or "interrupted", "interrupted", signals.stop.exit if signals.stop else 130, save=False
+                str(error) or "interrupted",
+                "interrupted",
+                signals.stop.exit if signals.stop else 130,
+                save=False,
             )
         if lost and signals.stop is not None:  # the others have left by the same signals
             return StopReason(
-                f"{signals.stop.reason}; {describe_peer_loss(error)}", "interrupted", signals.stop.exit, save=False
+                f"{signals.stop.reason}; {describe_peer_loss(error)}",
+                "interrupted",
+                signals.stop.exit,
+                save=False,
             )
         if lost:
             return StopReason(describe_peer_loss(error), "failed", 1, save=False)
-        first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
-        if recorder.reported is None or not (recorder.reported is error or recorder.reported is first):
+        # Raised from None: the same in other words.
+        first = error.__context__ if error.__suppress_context__ else error
+        if recorder.reported is None or not (
+            recorder.reported is error or recorder.reported is first
+        ):
             recorder.failure(error)
         summary = ""
         if recorder.reported is error or is_timeout(error):
@@ -99,7 +122,8 @@ class RunSession:
 
     @contextmanager
     def record_warnings(self) -> Iterator[None]:
-        """Record the texts of Python's `warnings` and `logging`, each once; they are printed as before.
+        """Record the texts of Python's `warnings` and `logging`, each once; they are printed as
+        before.
 
         A handler of `logging` would turn `logging.basicConfig` of the user's code into a no-op.
         """
@@ -116,13 +140,18 @@ class RunSession:
             message: Any, category: Any, filename: str, lineno: int, *more: Any, **options: Any
         ) -> None:
             with suppress(Exception):  # a warning of the user's may have no text
-                record(f"{category.__name__}: {message} ({short(Path(filename))}:{lineno})", "warn", "warnings")
+                record(
+                    f"{category.__name__}: {message} ({short(Path(filename))}:{lineno})",
+                    "warn",
+                    "warnings",
+                )
             show(message, category, filename, lineno, *more, **options)
 
         def make_and_record(*args: Any, **fields: Any) -> logging.LogRecord:
             made = make(*args, **fields)
             if made.levelno >= logging.WARNING:
-                with suppress(Exception):  # arguments that do not fit the message, which `logging` itself reports
+                # Arguments that do not fit the message, which `logging` itself reports.
+                with suppress(Exception):
                     raised = []
                     if made.exc_info and made.exc_info[1]:
                         raised = [*describe_error(made.exc_info[1])]
@@ -135,18 +164,23 @@ class RunSession:
         try:
             yield
         finally:
-            if warnings.showwarning is show_and_record:  # else the user's code has put something else there
+            # Else the user's code has put something else there.
+            if warnings.showwarning is show_and_record:
                 warnings.showwarning = show
             if logging.getLogRecordFactory() is make_and_record:
                 logging.setLogRecordFactory(make)
 
     def close(self, stop: StopReason, *, lost: bool = False, goes_on: bool = False) -> None:
-        """Record how the attempt has ended, unless other ranks or a restart `goes_on`, and close the log.
+        """Record how the attempt has ended, unless other ranks or a restart `goes_on`, and close
+        the log.
 
         Threads that the user's code has left running are named first.
         """
         for thread in find_unfinished_threads(self._threads):
-            text = f'the thread "{thread.name}" is still running: end it in after_run, or make it a daemon thread'
+            text = (
+                f'the thread "{thread.name}" is still running: end it in after_run, or make it a'
+                " daemon thread"
+            )
             self.recorder.say(text, "warn")
             print_error(f"hookflow: {text}")
         self._record_end(stop, lost=lost, goes_on=goes_on)
@@ -160,10 +194,15 @@ class RunSession:
         if refused:
             recorder.discard()
         if goes_on:
-            level: Level = "warn" if lost else "error"  # an error is this rank's word of its failure
+            # An error is this rank's word of its failure.
+            level: Level = "warn" if lost else "error"
             recorder.say(stop.reason, level)
         elif refused:
-            recorder.put("refused", exit=stop.exit, reason=stop.reason, traceback=recorder.traceback)
+            recorder.put(
+                "refused", exit=stop.exit, reason=stop.reason, traceback=recorder.traceback
+            )
         else:
-            recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)
+            recorder.put(
+                "end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds
+            )
         recorder.close()

@@ -1,4 +1,6 @@
-"""The components of a run whose loop is the user's: its objects, and the hooks and writers of the pipeline."""
+"""The components of a run whose loop is the user's: its objects,
+and the hooks and writers of the pipeline.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,10 @@ from hookflow.runner.distributed.rendezvous import RankLayout
 
 @dataclass(frozen=True)
 class LoopObjects:
-    """The objects of the user's loop, as its program has made them. None is moved, wrapped or seeded."""
+    """The objects of the user's loop, as its program has made them.
+
+    None is moved, wrapped or seeded.
+    """
 
     models: Mapping[str, nn.Module]
     """The networks by name, without the wrappers of DDP or of the compiler."""

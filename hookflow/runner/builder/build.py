@@ -34,8 +34,18 @@ from hookflow.runner.data.source import Source, as_source, limit
 from hookflow.runner.data.workers import leave_garbage_to_this_process
 from hookflow.runner.device.precision import PARAM_DTYPES, choose_precision
 from hookflow.runner.device.random_state import RNGStream, derive_seed, seed_everything
-from hookflow.runner.distributed.parallel import OF_DDP, DDPAtStepStrategy, DDPStrategy, ParallelStrategy
-from hookflow.runner.distributed.rendezvous import SINGLE_RANK, RankLayout, compute_data_layout, device_of
+from hookflow.runner.distributed.parallel import (
+    OF_DDP,
+    DDPAtStepStrategy,
+    DDPStrategy,
+    ParallelStrategy,
+)
+from hookflow.runner.distributed.rendezvous import (
+    SINGLE_RANK,
+    RankLayout,
+    compute_data_layout,
+    device_of,
+)
 from hookflow.runner.model.selectors import (
     Picked,
     assign_parameters,
@@ -65,10 +75,12 @@ def build(
     *,
     fresh: bool = True,
 ) -> RunComponents:
-    """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
+    """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines
+    for people.
 
-    `splits` names the data that are needed; left out, those of a training. A model that is not `fresh` gets no initial
-    weights. Raises UserError with the place in the pipeline when something cannot be built.
+    `splits` names the data that are needed; left out, those of a training. A model that is not
+    `fresh` gets no initial weights. Raises UserError with the place in the pipeline when something
+    cannot be built.
     """
     unused: set[str] = set()
     if splits is None:
@@ -106,9 +118,12 @@ class ComponentBuilder:
         clear_imported_files()
         self.find_hooks(plan)
         makers = find_makers(self.loaded, self.base, self.splits)
-        device = device_of(section.device, self.ranks, self.pipeline.distributed.backend, self.places.of)
+        device = device_of(
+            section.device, self.ranks, self.pipeline.distributed.backend, self.places.of
+        )
         if device.type == "cuda" and device.index is not None:
-            torch.cuda.set_device(device)  # what users put on "cuda", and what is pinned, is for the same one
+            # What users put on "cuda", and what is pinned, is for the same one.
+            torch.cuda.set_device(device)
         if section.compile:
             check_compiler(device, self.places.of("run.compile"))
         data_ranks = compute_data_layout(self.pipeline.distributed, self.ranks, self.places.of)
@@ -118,8 +133,12 @@ class ComponentBuilder:
         loaders = self._make_loaders(context)
         seed_everything(section.seed)
         models = {name: self._model(makers, name, device) for name in self.pipeline.models}
-        network = nn.ModuleDict(models) if isinstance(self.pipeline.model, dict) else models["model"]
-        trained = {name: find_trained_model(self.pipeline, name) for name in self.pipeline.optimizers}
+        network = (
+            nn.ModuleDict(models) if isinstance(self.pipeline.model, dict) else models["model"]
+        )
+        trained = {
+            name: find_trained_model(self.pipeline, name) for name in self.pipeline.optimizers
+        }
         trains = {name: network if of is None else models[of] for name, of in trained.items()}
         task = self._make_task(makers["task"])
         precision = choose_precision(section.precision, device, self.say)
@@ -132,12 +151,15 @@ class ComponentBuilder:
             makers.get(PARALLELIZE_KEY),
             own_steps=steps_itself(task),
         )
-        strategy.parallelize(network, [*models.values()], device, self.places.of)  # FSDP replaces the parameters
+        # FSDP replaces the parameters.
+        strategy.parallelize(network, [*models.values()], device, self.places.of)
         for name, model in models.items():
             self._load_weights(name, model)
         groups, picked = self._match_parameters(network, trains, plan)
         closures = steps_itself(task) or bool(plan.at("optimizer_step_pre"))
-        optimizers = {name: self._optimizer(makers, name, groups[name], closures) for name in trains}
+        optimizers = {
+            name: self._optimizer(makers, name, groups[name], closures) for name in trains
+        }
         hooks = self.make_hooks(plan)
         parts = RunComponents(
             section=section,
@@ -159,11 +181,13 @@ class ComponentBuilder:
             weights=self.weights if plan.at("after_load_checkpoint") else {},
             val_every=self.pipeline.val_intervals,
             place=self.places.of,
-            data=self._data(makers, loaders, context),  # last: it may take long, and all else can be wrong in no time
+            # last: it may take long, and all else can be wrong in no time.
+            data=self._data(makers, loaders, context),
         )
         lengths = {split: len(source) for split, source in iter_sources(parts.data)}
         strategy.check_lengths(lengths, self.places.of)
-        if data_ranks.rank:  # all have built the same; what the training draws differs between shares of a batch
+        # All have built the same; what the training draws differs between shares of a batch.
+        if data_ranks.rank:
             seed_everything(derive_seed(section.seed, RNGStream.RANK, data_ranks.rank))
         return parts
 
@@ -242,13 +266,16 @@ class ComponentBuilder:
     def _model(self, makers: Mapping[str, Maker], name: str, device: torch.device) -> nn.Module:
         key = key_of("model", name)
         if key != "model" and hasattr(nn.ModuleDict, name):
-            message = f'no model can be called "{name}": PyTorch calls something of its own like that'
+            message = (
+                f'no model can be called "{name}": PyTorch calls something of its own like that'
+            )
             raise UserError(Problem(message, self.places.of(key)))
         section = self.pipeline.models[name]
         make = partial(self._call, makers[key], section.args, key)
         sharded = self.ranks.world > 1 and self.pipeline.distributed.strategy == "fsdp"
         if sharded and self.ranks.rank:
-            from hookflow.runner.distributed.fsdp import without_weights  # which one process does without
+            # Which one process does without.
+            from hookflow.runner.distributed.fsdp import without_weights
 
             make = partial(without_weights, make, self.say)
         made = self._checked(key, make(), nn.Module)
@@ -272,7 +299,8 @@ class ComponentBuilder:
         weights = section.begins_with
         declared = [spec.capabilities for spec in self.specs.values()]
         saved = [each.saved_checkpoints for each in declared if each.saved_checkpoints is not None]
-        frozen_again = any(each.leaves_frozen_out(section.frozen) for each in saved)  # its checkpoints lack them
+        # Its checkpoints lack them.
+        frozen_again = any(each.leaves_frozen_out(section.frozen) for each in saved)
         if weights is not None and (self.fresh or frozen_again):
             from hookflow.runner.builder.initial_weights import load_weights  # which few runs need
 
@@ -291,22 +319,33 @@ class ComponentBuilder:
     def _match_parameters(
         self, network: nn.Module, trains: Mapping[str, nn.Module], plan: Plan
     ) -> tuple[dict[str, list[dict[str, Any]]], Picked]:
-        """Return parameter groups by optimizer, and picked modules. Raises UserError with all that matches nothing."""
+        """Return parameter groups by optimizer, and picked modules.
+
+        Raises UserError with all that matches nothing.
+        """
         groups: dict[str, list[dict[str, Any]]] = {}
         problems: list[Problem] = []
         share: dict[str, set[nn.Parameter]] = {}
         if share_parameters(self.pipeline):
-            share, problems = assign_parameters(self.pipeline.optimizers, trains, network, self.places.of)
+            share, problems = assign_parameters(
+                self.pipeline.optimizers, trains, network, self.places.of
+            )
         for name, model in trains.items():
             groups[name], wrong = param_groups(
-                self.pipeline.optimizers[name].groups, model, self._make_group_locator(name), share.get(name)
+                self.pipeline.optimizers[name].groups,
+                model,
+                self._make_group_locator(name),
+                share.get(name),
             )
             problems += wrong
         problems += find_unmatched_units(self.pipeline.distributed, network, self.places.of)
         return groups, self.pick_modules(network, plan, problems)
 
     def find_hooks(self, plan: Plan) -> None:
-        """Find the classes and functions of the plan's hooks. Raises UserError for those that are not there."""
+        """Find the classes and functions of the plan's hooks.
+
+        Raises UserError for those that are not there.
+        """
         self.specs = find_specs(self.loaded, [hook.name for hook in plan.hooks], self.base)
 
     def make_hooks(self, plan: Plan) -> dict[str, Any]:
@@ -317,7 +356,9 @@ class ComponentBuilder:
         """Return what each hook declares that it does."""
         return {name: self.specs[name].capabilities_of(hook) for name, hook in hooks.items()}
 
-    def writers(self, makers: Mapping[str, Maker]) -> dict[str, Callable[[Mapping[str, Any]], Writer]]:
+    def writers(
+        self, makers: Mapping[str, Maker]
+    ) -> dict[str, Callable[[Mapping[str, Any]], Writer]]:
         """Return the factory of each writer; none on any rank but the first."""
         if not self.ranks.first:
             return {}
@@ -326,23 +367,30 @@ class ComponentBuilder:
             factories[name] = partial(self._make_writer, name, makers[f"writers.{name}"])
         return factories
 
-    def pick_modules(self, network: nn.Module, plan: Plan, problems: Sequence[Problem] = ()) -> Picked:
+    def pick_modules(
+        self, network: nn.Module, plan: Plan, problems: Sequence[Problem] = ()
+    ) -> Picked:
         """Return the modules at which hooks inside the network fire.
 
-        Raises UserError with the `problems` that are known already, and with all that matches nothing.
+        Raises UserError with the `problems` that are known already, and with all that matches
+        nothing.
         """
         picked, wrong = pick(plan, network, partial(self._find_place_in_hook, "modules"))
         every = [*problems, *wrong]
-        every += find_parameter_problems(plan, network, partial(self._find_place_in_hook, "parameters"))
+        every += find_parameter_problems(
+            plan, network, partial(self._find_place_in_hook, "parameters")
+        )
         every += self._find_export_problems(plan)
         if every:
             raise UserError(sorted(every, key=make_place_key))
         return picked
 
     def _find_export_problems(self, plan: Plan) -> Iterator[Problem]:
-        """Yield a problem for each export of weights that no checkpoint has, or of a checkpoint that no hook saves.
+        """Yield a problem for each export of weights that no checkpoint has, or of a checkpoint
+        that no hook saves.
 
-        A hook may add weights unnamed, and one that is not built in may save any checkpoint, unless it declares them.
+        A hook may add weights unnamed, and one that is not built in may save any checkpoint, unless
+        it declares them.
         """
         exports: dict[str, ExportedWeights] = {}
         saved = ["last"]
@@ -361,7 +409,9 @@ class ComponentBuilder:
     def _find_exports_not_saved(
         self, exports: Mapping[str, ExportedWeights], saved: Sequence[str]
     ) -> Iterator[Problem]:
-        """Yield each export, by its hook, of a checkpoint that is not among those that are `saved`."""
+        """Yield each export, by its hook, of a checkpoint that is
+        not among those that are `saved`.
+        """
         for name, exported in exports.items():
             wanted = exported.checkpoint
             if wanted not in saved:
@@ -369,22 +419,34 @@ class ComponentBuilder:
                 place = self.places.of(f"hooks.{name}.args.checkpoint")
                 yield Problem(message, place, nearest_or_all(wanted, saved))
 
-    def _find_exports_without_weights(self, exports: Mapping[str, ExportedWeights], plan: Plan) -> Iterator[Problem]:
-        """Yield each export, by its hook, of weights that no model has and no hook adds to a checkpoint."""
+    def _find_exports_without_weights(
+        self, exports: Mapping[str, ExportedWeights], plan: Plan
+    ) -> Iterator[Problem]:
+        """Yield each export, by its hook, of weights that no model has
+        and no hook adds to a checkpoint.
+        """
         adding = plan.at("before_save_checkpoint")
         named = {slot.removeprefix("checkpoint.") for binding in adding for slot in binding.writes}
-        if "checkpoint" in named or any("checkpoint" in binding.takes and not binding.writes for binding in adding):
+        if "checkpoint" in named or any(
+            "checkpoint" in binding.takes and not binding.writes for binding in adding
+        ):
             return
         there = {state_key("model", name) for name in self.pipeline.models} | named
         for name, exported in exports.items():
             weights = exported.weights
             if weights not in there:
-                message = f'hook "{name}" exports weights, and the checkpoints will have no weights "{weights}"'
+                message = (
+                    f'hook "{name}" exports weights, and the checkpoints will have no weights'
+                    f' "{weights}"'
+                )
                 hint = nearest_or_all(weights, sorted(there))
                 yield Problem(message, self.places.of(f"hooks.{name}.args.weights"), hint)
 
-    def _find_place_in_hook(self, key: Literal["modules", "parameters"], binding: Binding, entry: str) -> Where:
-        """Return where an entry of a key is written: beside its point, for the whole hook, or in the hook's class.
+    def _find_place_in_hook(
+        self, key: Literal["modules", "parameters"], binding: Binding, entry: str
+    ) -> Where:
+        """Return where an entry of a key is written: beside its point, for the whole hook, or in
+        the hook's class.
 
         Without an entry it is the place of the hook.
         """
@@ -412,37 +474,52 @@ class ComponentBuilder:
             task = FunctionTask(partial(make, **args))
         data = self.pipeline.data
         if steps_itself(task) and self.pipeline.run.accumulate.most > 1:
-            message = "run.accumulate says when the optimizers step, and this task steps them itself"
+            message = (
+                "run.accumulate says when the optimizers step, and this task steps them itself"
+            )
             raise UserError(Problem(message, self.places.of("run.accumulate")))
         if data.mix_order == "together":
             sets = []
         else:
             sets = [*data.train_sets]
-        fault = find_task_problem(task, bool(self.pipeline.validated_sets) or data.test is not None, sets)
+        fault = find_task_problem(
+            task, bool(self.pipeline.validated_sets) or data.test is not None, sets
+        )
         if fault:
             raise UserError(Problem(fault[0], self.places.of("task.use"), fault[1]))
         return task
 
     def _checked(self, key: str, made: Any, kind: type[Made]) -> Made:
         if not isinstance(made, kind):
-            message = f"{key} must be a {kind.__module__}.{kind.__qualname__}, and this makes a {type(made).__name__}"
+            message = (
+                f"{key} must be a {kind.__module__}.{kind.__qualname__}, and this makes a"
+                f" {type(made).__name__}"
+            )
             raise UserError(Problem(message, self.places.of(f"{key}.use")))
         return made
 
     def _optimizer(
         self, makers: Mapping[str, Maker], name: str, groups: list[dict[str, Any]], closures: bool
     ) -> torch.optim.Optimizer:
-        """Return an optimizer. Raises UserError where its step needs a closure, and nothing here gives `closures`."""
+        """Return an optimizer.
+
+        Raises UserError where its step needs a closure, and nothing here gives `closures`.
+        """
         key = key_of("optimizer", name)
-        made = self._call(makers[key], {"params": groups} | self.pipeline.optimizers[name].args, key)
+        made = self._call(
+            makers[key], {"params": groups} | self.pipeline.optimizers[name].args, key
+        )
         optimizer = self._checked(key, made, torch.optim.Optimizer)
         if not closures and find_call_problem(optimizer.step):
             message = (
-                f"the step of {type(optimizer).__name__} needs a closure, and the task does not take the step itself"
+                f"the step of {type(optimizer).__name__} needs a closure, and the task does not"
+                " take the step itself"
             )
             hint = "docs/how-to/recipes/lbfgs.md has such a task"
             raise UserError(Problem(message, self.places.of(f"{key}.use"), hint))
-        scale_groups(optimizer, self.pipeline.optimizers[name].groups, self._make_group_locator(name))
+        scale_groups(
+            optimizer, self.pipeline.optimizers[name].groups, self._make_group_locator(name)
+        )
         return optimizer
 
     def _make_group_locator(self, optimizer: str) -> Callable[[str], Where]:
@@ -486,14 +563,18 @@ class ComponentBuilder:
             raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.use"))) from None
 
     def _call(self, make: Maker, args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
-        """Call `make`; a value that it refuses is the user's mistake, with its place in the pipeline."""
+        """Call `make`; a value that it refuses is the user's mistake,
+        with its place in the pipeline.
+        """
         try:
             if isinstance(args, Mapping):
                 return make(**args)
             return make(*args)
         except (ValueError, TypeError) as error:
             hint = "\n    ".join(describe_error(error)[1:])
-            raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"), hint)) from error
+            raise UserError(
+                Problem(f"{key}: {error}", self.places.of(f"{key}.args"), hint)
+            ) from error
 
 
 def _select_taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
@@ -502,12 +583,15 @@ def _select_taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_sync_batch_norm(model: nn.Module, device: torch.device, where: Where) -> nn.Module:
-    """Return a model with `SyncBatchNorm` in place of its batch norms, whose parameters, buffers and names stay.
+    """Return a model with `SyncBatchNorm` in place of its batch norms, whose parameters, buffers
+    and names stay.
 
     Raises UserError where the device cannot compute it.
     """
     if device.type == "cpu":
-        raise UserError(Problem("SyncBatchNorm requires a GPU", where, "leave out distributed.sync_batch_norm"))
+        raise UserError(
+            Problem("SyncBatchNorm requires a GPU", where, "leave out distributed.sync_batch_norm")
+        )
     return nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return]
 
 
@@ -523,8 +607,8 @@ def choose_strategy(
 ) -> ParallelStrategy:
     """Return the strategy of these ranks, by which `parallelize` may split layers of the model.
 
-    `own_steps` says that the task steps its optimizers itself. Raises UserError when that excludes what the section
-    asks for.
+    `own_steps` says that the task steps its optimizers itself. Raises UserError when that excludes
+    what the section asks for.
     """
     if ranks.world == 1:
         return ParallelStrategy()
@@ -545,15 +629,23 @@ def choose_strategy(
 
 
 COMPILER_TOOLS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
-"""The build tools of PyTorch's compilers, on CUDA and elsewhere: language, variable that names one, usual names."""
+"""The build tools of PyTorch's compilers, on CUDA and elsewhere: language,
+variable that names one, usual names.
+"""
 
 
 def check_compiler(device: torch.device, where: Where) -> None:
-    """Raise UserError when nothing here could compile for the device; `where` is the place of the request."""
+    """Raise UserError when nothing here could compile for the device;
+    `where` is the place of the request.
+    """
     without = "take run.compile out"
     if device.type == "cuda" and find_spec("triton") is None:
-        raise UserError(Problem("run.compile needs Triton on CUDA, which is not installed", where, without))
+        raise UserError(
+            Problem("run.compile needs Triton on CUDA, which is not installed", where, without)
+        )
     language, variable, known = COMPILER_TOOLS["c" if device.type == "cuda" else "c++"]
     if not any(shutil.which(name) for name in (os.environ.get(variable, ""), *known)):
         message = f"run.compile needs a {language} compiler, and there is none here"
-        raise UserError(Problem(message, where, f"install {known[0]} (or name one in {variable}), or {without}"))
+        raise UserError(
+            Problem(message, where, f"install {known[0]} (or name one in {variable}), or {without}")
+        )

@@ -50,7 +50,9 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
         except UserError as error:
             problems += error.problems
         else:
-            problems += find_component_problems(makers[key], part, public[key], key, loaded.places.of)
+            problems += find_component_problems(
+                makers[key], part, public[key], key, loaded.places.of
+            )
     plan = loaded.pipeline.distributed.parallelize
     if plan:
         try:
@@ -63,7 +65,10 @@ def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, 
 
 
 def _find_maker(loaded: Loaded, key: str, use: str, base: Path) -> Maker:
-    """Return what `use` names in the section of a key. Raises UserError when there is no such thing."""
+    """Return what `use` names in the section of a key.
+
+    Raises UserError when there is no such thing.
+    """
     registry = registry_of(key)
     where = loaded.places.of(f"{key}.use")
     missing = missing_extra(registry, use, where)
@@ -77,7 +82,10 @@ def _find_maker(loaded: Loaded, key: str, use: str, base: Path) -> Maker:
 
 
 def find_writers(loaded: Loaded, base: Path) -> dict[str, Maker]:
-    """Return what makes each writer of a pipeline of hooks alone, by its key. Raises UserError as `find_makers`."""
+    """Return what makes each writer of a pipeline of hooks alone, by its key.
+
+    Raises UserError as `find_makers`.
+    """
     places = loaded.places
     makers: dict[str, Maker] = {}
     problems: list[Problem] = []
@@ -88,7 +96,9 @@ def find_writers(loaded: Loaded, base: Path) -> dict[str, Maker]:
         except UserError as error:
             problems += error.problems
         else:
-            problems += find_component_problems(makers[key], part, loaded.public.writers[name], key, places.of)
+            problems += find_component_problems(
+                makers[key], part, loaded.public.writers[name], key, places.of
+            )
     if problems:
         raise UserError(sorted(problems, key=make_place_key))
     return makers
@@ -101,7 +111,9 @@ class RunComponents:
     section: RunSection
     ranks: RankLayout
     data_ranks: RankLayout
-    """This process among those that share a batch: all of them, unless several compute a share together."""
+    """This process among those that share a batch: all of them,
+    unless several compute a share together.
+    """
     strategy: ParallelStrategy
     device: torch.device
     precision: str
@@ -117,11 +129,15 @@ class RunComponents:
     capabilities: Mapping[str, HookCapabilities]
     """The capabilities of each hook."""
     writers: Mapping[str, Callable[[Mapping[str, Any]], Writer]]
-    """The factory of each writer, called with the offered values; none on any rank but the first."""
+    """The factory of each writer, called with the offered values;
+    none on any rank but the first.
+    """
     picked: Picked
     """The modules at which hooks inside the network fire."""
     weights: dict[str, dict[str, Any]]
-    """The weights that models began with, by the model's name, where hooks are bound at `after_load_checkpoint`."""
+    """The weights that models began with, by the model's name,
+    where hooks are bound at `after_load_checkpoint`.
+    """
     val_every: Mapping[str, Interval]
     """How often to validate on each set of validation data, by its name in `data`."""
     place: Callable[[str], Where]
@@ -134,7 +150,11 @@ class RunComponents:
     @property
     def saved_checkpoints(self) -> list[SavedCheckpoints]:
         """The checkpoints that hooks save, of each hook that saves any."""
-        return [each.saved_checkpoints for each in self.capabilities.values() if each.saved_checkpoints is not None]
+        return [
+            each.saved_checkpoints
+            for each in self.capabilities.values()
+            if each.saved_checkpoints is not None
+        ]
 
     @property
     def own_hooks(self) -> dict[str, Any]:
@@ -153,22 +173,35 @@ class RunComponents:
             kept = "checkpoints hold them"
             if self.leaves_frozen_out:
                 kept = "checkpoints leave them out"
-            yield f'model "{name}" is frozen: its {num_weights:,} weights are not trained, it is in eval mode, {kept}'
+            yield (
+                f'model "{name}" is frozen: its {num_weights:,} weights are not trained, it is in'
+                f" eval mode, {kept}"
+            )
 
     @property
     def leaves_frozen_out(self) -> bool:
-        """Whether checkpoints leave out the parameters of models that the pipeline declares frozen."""
+        """Whether checkpoints leave out the parameters of models
+        that the pipeline declares frozen.
+        """
         is_sharded = self.strategy.host_mesh is not None
-        return not is_sharded and any(each.leaves_frozen_out(declared=True) for each in self.saved_checkpoints)
+        return not is_sharded and any(
+            each.leaves_frozen_out(declared=True) for each in self.saved_checkpoints
+        )
 
     @property
     def limited(self) -> dict[str, int]:
         """The batches that an epoch of each split would have which is limited."""
-        return {split: data.whole for split, data in self.data.items() if isinstance(data, LimitedSource)}
+        return {
+            split: data.whole
+            for split, data in self.data.items()
+            if isinstance(data, LimitedSource)
+        }
 
     @property
     def effective_batch(self) -> str:
-        """The examples of an optimizer step in words; empty for one batch of one process, and where unknown."""
+        """The examples of an optimizer step in words; empty for one batch of one process,
+        and where unknown.
+        """
         if "train" in self.data:
             info = self.data["train"].info
         else:
@@ -179,11 +212,15 @@ class RunComponents:
         together = "ranks"
         if world < self.ranks.world:
             together = f"groups of {self.ranks.world // world} ranks"
-        if not info.get("batch_size") or (accumulates.most == world == 1 and not self.batches_by_epoch.changes):
+        if not info.get("batch_size") or (
+            accumulates.most == world == 1 and not self.batches_by_epoch.changes
+        ):
             return ""
         if self.examples_by_epoch.changes:
             first, *later = self.examples_by_epoch.stages
-            changes = [f"{examples:,} after {format_count(epoch, 'epoch')}" for epoch, examples in later]
+            changes = [
+                f"{examples:,} after {format_count(epoch, 'epoch')}" for epoch, examples in later
+            ]
             return f"examples of an optimizer step: {', '.join([f'{first[1]:,}', *changes])}"
         step = info["batch_size"] * accumulate
         factors = ""
@@ -200,7 +237,9 @@ class RunComponents:
 
     @property
     def examples_by_epoch(self) -> ByEpoch:
-        """The examples of an optimizer step in each epoch, of all ranks; 0 where batches are of unknown sizes."""
+        """The examples of an optimizer step in each epoch, of all ranks;
+        0 where batches are of unknown sizes.
+        """
         accumulate = self.section.accumulate
         train = self.data["train"]
         stages = []
@@ -210,7 +249,9 @@ class RunComponents:
 
     @property
     def epoch_lengths(self) -> EpochLengths:
-        """The iterations of each epoch, of which the last one may have fewer batches than `accumulate`."""
+        """The iterations of each epoch, of which the last one may have
+        fewer batches than `accumulate`.
+        """
         return EpochLengths.of(self.batches_by_epoch, self.section.accumulate)
 
     @property
@@ -222,7 +263,10 @@ class RunComponents:
 
 
 def iter_layers(model: nn.Module, frozen: Sequence[str] = ()) -> Iterator[Layer]:
-    """Yield the layers of a network in its order. Parameters that the globs of `frozen` match do not train."""
+    """Yield the layers of a network in its order.
+
+    Parameters that the globs of `frozen` match do not train.
+    """
     seen = set[nn.Parameter]()
     held = {*matching(named_parameters(model), frozen).values()}
     for name, module in model.named_modules():

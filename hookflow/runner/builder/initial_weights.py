@@ -1,4 +1,6 @@
-"""Initial weights: a `state_dict` file matched to the names of the model, and checked before it is copied."""
+"""Initial weights: a `state_dict` file matched to the names of the model,
+and checked before it is copied.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from torch import nn
 from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.initial_weights import WeightsSource
 from hookflow.events.rundir import short
-from hookflow.hooks.checkpoint_files import METADATA_FILE, not_averages, read_tensors, read_weights, state_key
+from hookflow.hooks.checkpoint_files import (
+    METADATA_FILE,
+    not_averages,
+    read_tensors,
+    read_weights,
+    state_key,
+)
 from hookflow.pipeline.components import WeightsSection
 from hookflow.pipeline.layers import nearest_sibling
 from hookflow.pipeline.load import Loaded, key_of
@@ -24,7 +32,9 @@ from hookflow.runner.builder.components import find_makers
 from hookflow.runner.distributed.parallel import load_model
 
 ENTRIES = ("state_dict", "model_state_dict", "model")
-"""Names of the checkpoint entry that holds the `state_dict` of the model, in training scripts and Lightning."""
+"""Names of the checkpoint entry that holds the `state_dict` of the model,
+in training scripts and Lightning.
+"""
 
 WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
 """Prefixes that DDP, `torch.compile` and a LightningModule add to the names of a network."""
@@ -34,7 +44,9 @@ MAX_REPORTED_NAMES = 3
 
 
 class WeightMisfits(NamedTuple):
-    """The misfits of weights and a model, by their names; of other shapes, those of the weights and of the model."""
+    """The misfits of weights and a model, by their names; of other shapes,
+    those of the weights and of the model.
+    """
 
     reshaped: dict[str, tuple[Any, Any]]
     missing: list[str]
@@ -45,16 +57,23 @@ class WeightMisfits(NamedTuple):
         if self.missing:
             parts.append(f"missing: {len(self.missing)} ({_format_first_few(self.missing)})")
         if self.unexpected:
-            parts.append(f"unexpected: {len(self.unexpected)} ({_format_first_few(self.unexpected)})")
+            parts.append(
+                f"unexpected: {len(self.unexpected)} ({_format_first_few(self.unexpected)})"
+            )
         if self.reshaped:
-            shapes = [f"{name} {theirs} instead of {ours}" for name, (theirs, ours) in self.reshaped.items()]
+            shapes = [
+                f"{name} {theirs} instead of {ours}"
+                for name, (theirs, ours) in self.reshaped.items()
+            ]
             parts.append(f"of another shape: {len(shapes)} ({_format_first_few(shapes)})")
         return "; ".join(parts)
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """Where the weights of a model are: `path` is a file, or the name of the entry of a sharded checkpoint."""
+    """Where the weights of a model are: `path` is a file,
+    or the name of the entry of a sharded checkpoint.
+    """
 
     path: Path
     shown: str
@@ -79,7 +98,9 @@ class WeightsMatch:
     """The weights that do not fit."""
 
     def summary(self, source: WeightsFile, model: Collection[str]) -> str:
-        """Return one line: what was loaded, what was left, and what the model has that was not loaded."""
+        """Return one line: what was loaded, what was left,
+        and what the model has that was not loaded.
+        """
         parts = [f"{len(self.loaded)} weights loaded from {source.shown}"]
         if self.prefixes:
             parts.append(f"without the prefix {''.join(self.prefixes)}")
@@ -105,11 +126,12 @@ def load_weights(
     say: Callable[..., None],
     recorded: WeightsSource | None = None,
 ) -> dict[str, Any]:
-    """Load the weights of a file (relative to `base`), or those of `name` in a checkpoint, into the model.
+    """Load the weights of a file (relative to `base`), or those of `name` in a checkpoint, into the
+    model.
 
-    `recorded` are those of another run, as the start of the run has found them. Returns them by the model's names,
-    without excluded ones. `place` is the place of a key of the section; `say` gets a summary. Raises UserError with the
-    misfits and the nearest names.
+    `recorded` are those of another run, as the start of the run has found them. Returns them by the
+    model's names, without excluded ones. `place` is the place of a key of the section; `say` gets a
+    summary. Raises UserError with the misfits and the nearest names.
     """
     source = find_file(section, base, name, place, recorded)
     if recorded is not None:
@@ -121,14 +143,21 @@ def load_weights(
         raise UserError(match.problems)
     if not match.loaded:
         raise UserError(
-            [Problem(f"{source.shown} has nothing that is to be loaded into the model", where), *match.problems]
+            [
+                Problem(f"{source.shown} has nothing that is to be loaded into the model", where),
+                *match.problems,
+            ]
         )
     load_model(model, match.loaded, strict=False)
 
-    unmatched = [glob for glob in section.exclude if not any(fnmatchcase(key, glob) for key in model_weights)]
+    unmatched = [
+        glob for glob in section.exclude if not any(fnmatchcase(key, glob) for key in model_weights)
+    ]
     if unmatched:
         globs = ", ".join(f'"{glob}"' for glob in unmatched)
-        what = f"matches names of {source.shown} alone, so no weights of the model are left out by it"
+        what = (
+            f"matches names of {source.shown} alone, so no weights of the model are left out by it"
+        )
         say(f"exclude: {globs} {what}", "warn")
     summary = match.summary(source, model_weights)
     if recorded is not None or ";" in summary:
@@ -152,7 +181,9 @@ def find_file(
     where = find_weights_place(section, place)
     if section.file is None:
         if recorded is None:
-            raise UserError(Problem(f'"{section.use}" was not looked up when the run was started', where))
+            raise UserError(
+                Problem(f'"{section.use}" was not looked up when the run was started', where)
+            )
         path = recorded.path
         note = not_averages(path.parent, recorded.entry)
         if not path.is_file() and not (path.parent / METADATA_FILE).exists():
@@ -177,13 +208,21 @@ def check_unchanged(recorded: WeightsSource, where: Where) -> None:
     with path.open("rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
     if checksum != recorded.sha256:
-        raise UserError(Problem(f"the weights {recorded} have changed since the run was started", where))
+        raise UserError(
+            Problem(f"the weights {recorded} have changed since the run was started", where)
+        )
 
 
 def match_weights(
-    section: WeightsSection, source: WeightsFile, model_weights: Mapping[str, Any], place: Callable[[str], Where]
+    section: WeightsSection,
+    source: WeightsFile,
+    model_weights: Mapping[str, Any],
+    place: Callable[[str], Where],
 ) -> WeightsMatch:
-    """Return how the weights of a file go with those of a model. Raises UserError for what matches nothing."""
+    """Return how the weights of a file go with those of a model.
+
+    Raises UserError for what matches nothing.
+    """
     where = find_weights_place(section, place)
     renamed = _rename_weights(_state_dict(source.path, where), section.rename, place)
     unwrapped, prefixes = _strip_wrappers(renamed, model_weights.keys())
@@ -195,15 +234,17 @@ def match_weights(
     given = {key: value for key, value in unwrapped.items() if key not in excluded}
     fit = compare_weights(wanted, given)
     problems = list(find_misfits(fit, wanted, given, where))
-    loaded = {key: value for key, value in given.items() if key in wanted and key not in fit.reshaped}
+    loaded = {
+        key: value for key, value in given.items() if key in wanted and key not in fit.reshaped
+    }
     return WeightsMatch(given, loaded, excluded, prefixes, fit, problems)
 
 
 def check_fit(loaded: Loaded, base: Path) -> Iterator[str]:
     """Look whether the weights that models begin with fit them; nothing is loaded.
 
-    The models are made without memory, on PyTorch's device "meta". Yields a line on each model that cannot be made so.
-    Raises UserError with everything that does not fit.
+    The models are made without memory, on PyTorch's device "meta". Yields a line on each model that
+    cannot be made so. Raises UserError with everything that does not fit.
     """
     problems: list[Problem] = []
     for name, model in loaded.pipeline.models.items():
@@ -221,7 +262,10 @@ def check_fit(loaded: Loaded, base: Path) -> Iterator[str]:
                 made = maker(**model.args)
             names = made.state_dict()
         except Exception as error:  # whatever the user's model raises without memory
-            yield f"{key}: not checked whether the weights fit: made without memory it raises {type(error).__name__}"
+            yield (
+                f"{key}: not checked whether the weights fit: made without memory it raises"
+                f" {type(error).__name__}"
+            )
             continue
         try:
             source = find_file(section, base, name, find_place, loaded.weights.get(name))
@@ -234,10 +278,17 @@ def check_fit(loaded: Loaded, base: Path) -> Iterator[str]:
         raise UserError(problems)
 
 
-def load_changes(model: nn.Module, weights: Mapping[str, Any], offered: Mapping[str, Any], where: Where) -> None:
-    """Load what hooks have changed in `offered`, a copy of the initial `weights`. Raises UserError with the misfits."""
+def load_changes(
+    model: nn.Module, weights: Mapping[str, Any], offered: Mapping[str, Any], where: Where
+) -> None:
+    """Load what hooks have changed in `offered`, a copy of the initial `weights`.
 
-    changed = {name: value for name, value in offered.items() if not _is_same(value, weights.get(name))}
+    Raises UserError with the misfits.
+    """
+
+    changed = {
+        name: value for name, value in offered.items() if not _is_same(value, weights.get(name))
+    }
     if not changed:
         return
     wanted = {name: value for name, value in model.state_dict().items() if name in changed}
@@ -269,15 +320,22 @@ def _state_dict(path: Path, where: Where) -> dict[str, Any]:
         has_tensors = any(isinstance(value, torch.Tensor) for value in weights.values())
         if content and not has_tensors:
             hint = f"its entries are {', '.join(map(str, list(content)[:8]))}"
-            text = f"{path} holds no state_dict: no tensors, and none in {', '.join(ENTRIES[:-1])} or {ENTRIES[-1]}"
+            text = (
+                f"{path} holds no state_dict: no tensors, and none in {', '.join(ENTRIES[:-1])} or"
+                f" {ENTRIES[-1]}"
+            )
             raise UserError(Problem(text, where, hint))
     if not isinstance(weights, Mapping) or not all(isinstance(key, str) for key in weights):
-        raise UserError(Problem(f"{path} holds no state_dict, but a {type(weights).__name__}", where))
+        raise UserError(
+            Problem(f"{path} holds no state_dict, but a {type(weights).__name__}", where)
+        )
     return dict(weights)
 
 
 def _entry_with_weights(content: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Return the entry of a checkpoint that is named like weights; the checkpoint itself where there is none."""
+    """Return the entry of a checkpoint that is named like weights;
+    the checkpoint itself where there is none.
+    """
     for name in ENTRIES:
         entry = content.get(name)
         if isinstance(entry, Mapping):
@@ -293,7 +351,9 @@ def _rename_weights(
     for prefix in rename:
         if not any(name.startswith(prefix) for name in weights):
             hint = f"there are {_format_first_few(weights)}"
-            problems.append(Problem(f'no name begins with "{prefix}"', place(f"rename.{prefix}"), hint))
+            problems.append(
+                Problem(f'no name begins with "{prefix}"', place(f"rename.{prefix}"), hint)
+            )
     if problems:
         raise UserError(problems)
     result = {}
@@ -304,14 +364,21 @@ def _rename_weights(
     return result
 
 
-def _strip_wrappers(weights: dict[str, Any], wanted: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the weights without the prefixes of wrappers, as far as more names fit then, and these prefixes."""
+def _strip_wrappers(
+    weights: dict[str, Any], wanted: Collection[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the weights without the prefixes of wrappers, as far as more names fit then,
+    and these prefixes.
+    """
     best = weights
     best_prefixes = list[str]()
     current = weights
     prefixes = list[str]()
     while True:
-        prefix = next((each for each in WRAPPER_PREFIXES if any(name.startswith(each) for name in current)), "")
+        prefix = next(
+            (each for each in WRAPPER_PREFIXES if any(name.startswith(each) for name in current)),
+            "",
+        )
         shorter = {name.removeprefix(prefix): value for name, value in current.items()}
         if not prefix or len(shorter) < len(current):  # two names would become one
             return best, best_prefixes
@@ -322,7 +389,9 @@ def _strip_wrappers(weights: dict[str, Any], wanted: Collection[str]) -> tuple[d
             best_prefixes = prefixes
 
 
-def _matched(names: Collection[str], globs: Sequence[str], key: str, place: Callable[[str], Where]) -> set[str]:
+def _matched(
+    names: Collection[str], globs: Sequence[str], key: str, place: Callable[[str], Where]
+) -> set[str]:
     """Return the names that a glob of a key matches. Raises UserError for globs that match none."""
     matched = set[str]()
     problems = []
@@ -341,7 +410,8 @@ def compare_weights(wanted: Mapping[str, Any], weights: Mapping[str, Any]) -> We
     """Return how weights fit those that a model wants, by their names and shapes."""
     reshaped = {}
     for name, tensor in wanted.items():
-        if name in weights and isinstance(tensor, torch.Tensor):  # else it is the extra state of a module
+        # Else it is the extra state of a module.
+        if name in weights and isinstance(tensor, torch.Tensor):
             theirs = tuple(getattr(weights[name], "shape", ()))
             ours = tuple(tensor.shape)
             if not isinstance(weights[name], torch.Tensor) or theirs != ours:
@@ -366,12 +436,17 @@ def find_misfits(
             hint = f"they also have {_format_first_few(fit.unexpected)}"
         yield Problem(f'the weights lack "{name}", which the model has', where, hint)
     for name, (theirs, ours) in islice(fit.reshaped.items(), MAX_REPORTED_NAMES):
-        yield Problem(f'the weights have "{name}" in the shape {theirs}, and the model in {ours}', where)
+        yield Problem(
+            f'the weights have "{name}" in the shape {theirs}, and the model in {ours}', where
+        )
     names = [*fit.reshaped, *fit.missing, *fit.unexpected]
     if names:
         fitting = len(wanted.keys() & weights.keys()) - len(fit.reshaped)
         glob = f"{names[0].rpartition('.')[0]}.*".lstrip(".")
-        hint = f'to leave some out: weights = {{ file = "…", exclude = ["{glob}"] }}; or strict = false'
+        hint = (
+            f'to leave some out: weights = {{ file = "…", exclude = ["{glob}"] }}; or strict ='
+            " false"
+        )
         yield Problem(f"{fitting} of {len(wanted)} fit; {fit}", where, hint)
 
 

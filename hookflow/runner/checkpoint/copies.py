@@ -20,18 +20,25 @@ from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.text import restore_masked
 
 RETRY_PAUSES_SECONDS = (1.0, 5.0, 30.0)
-"""Seconds between the tries of a copy; after the last one it is given up. Once the run ends, they are those of all."""
+"""Seconds between the tries of a copy; after the last one it is given up.
+
+Once the run ends, they are those of all.
+"""
 
 
 class CheckpointCopies:
-    """Copies of a run's checkpoints. A copy that fails is tried again, and a warning in the log names it.
+    """Copies of a run's checkpoints. A copy that fails is tried again, and a warning in the log
+    names it.
 
-    `templates` are places with the names of the checkpoints that go there, and `values` what stands in them. A newer
-    checkpoint replaces one that waits for the same place.
+    `templates` are places with the names of the checkpoints that go there, and `values` what stands
+    in them. A newer checkpoint replaces one that waits for the same place.
     """
 
     def __init__(
-        self, templates: Sequence[tuple[str, Collection[str]]], values: Mapping[str, str], say: Callable[..., None]
+        self,
+        templates: Sequence[tuple[str, Collection[str]]],
+        values: Mapping[str, str],
+        say: Callable[..., None],
     ) -> None:
         self._templates = templates
         self._values = values
@@ -45,7 +52,9 @@ class CheckpointCopies:
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def of(cls, saved: Iterable[SavedCheckpoints], run_dir: RunDir, say: Callable[..., None]) -> Self | None:
+    def of(
+        cls, saved: Iterable[SavedCheckpoints], run_dir: RunDir, say: Callable[..., None]
+    ) -> Self | None:
         """Return the copies that the hooks of a run want, None where there are none."""
         templates = [(each.copy_to, {*each.names}) for each in saved if each.copy_to]
         values = {"run": run_dir.path.parent.name, "id": run_dir.id}
@@ -60,11 +69,12 @@ class CheckpointCopies:
                 self._add(place, path)
 
     def make_up(self, checkpoints: Iterable[Path], weights: Mapping[str, Path]) -> None:
-        """Let those of a resumed run be copied again, in case a killed process has not come to an end with them.
+        """Let those of a resumed run be copied again, in case a killed process has not come to an
+        end with them.
 
-        `checkpoints` are those that stand, the newest last. Each is copied by the names that it was saved by, unless a
-        newer one goes to the same place. `weights` are those of weights alone by their names: their manifests name
-        none. Existing files are not copied.
+        `checkpoints` are those that stand, the newest last. Each is copied by the names that it was
+        saved by, unless a newer one goes to the same place. `weights` are those of weights alone by
+        their names: their manifests name none. Existing files are not copied.
         """
         latest: dict[str, Path] = {}
         for path in checkpoints:
@@ -79,9 +89,13 @@ class CheckpointCopies:
 
     def _list_places(self, name: str, facts: Mapping[str, Any]) -> list[str]:
         """Return the place of a checkpoint by one of its names."""
-        metrics = {restore_masked(metric): value for metric, value in facts.get("metrics", {}).items()}
+        metrics = {
+            restore_masked(metric): value for metric, value in facts.get("metrics", {}).items()
+        }
         values = {**metrics, **self._values, "name": name, "it": facts["it"], "ep": facts["ep"]}
-        return [format_place(template, values) for template, names in self._templates if name in names]
+        return [
+            format_place(template, values) for template, names in self._templates if name in names
+        ]
 
     def _add(self, place: str, path: Path) -> None:
         held = path.with_name(f".{path.name}.copy{next(self._numbers)}.{os.getpid()}")
@@ -98,7 +112,9 @@ class CheckpointCopies:
         if older:
             shutil.rmtree(older, ignore_errors=True)
         if not self._is_working:
-            self._thread = threading.Thread(target=self._run_copies, name="hookflow-copies", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run_copies, name="hookflow-copies", daemon=True
+            )
             self._thread.start()
 
     @property
@@ -133,7 +149,8 @@ class CheckpointCopies:
             try:
                 put(held, place, self._values.get("id", ""))
                 return
-            except BaseException as error:  # of whatever serves the URL: a cancelled task of asyncio is no Exception
+            # Of whatever serves the URL: a cancelled task of asyncio is no Exception.
+            except BaseException as error:
                 trouble = f"{what} could not be copied to {place}: {type(error).__name__}: {error}"
             if place in self._waiting:  # a newer one
                 return
@@ -146,7 +163,9 @@ class CheckpointCopies:
 
 
 def put(folder: Path, place: str, mark: str) -> None:
-    """Let a folder or a URL hold a copy of the checkpoint in `folder`, and nothing else, as `Destination.put`."""
+    """Let a folder or a URL hold a copy of the checkpoint in `folder`, and nothing else,
+    as `Destination.put`.
+    """
     make_destination(place, mark).put(folder)
 
 

@@ -1,8 +1,9 @@
 """Where checkpoints are copied to: a local folder, or a folder at a URL.
 
-The copy of a checkpoint is a folder. While a newer checkpoint replaces it, there is a whole copy at each moment: in its
-place, or beside it. Each step is such that a process may be killed after it; the next `put` to the place goes on.
-A copy is whole when its manifest is sealed and every file that the manifest lists has its size.
+The copy of a checkpoint is a folder. While a newer checkpoint replaces it, there is a whole copy at
+each moment: in its place, or beside it. Each step is such that a process may be killed after it;
+the next `put` to the place goes on. A copy is whole when its manifest is sealed and every file that
+the manifest lists has its size.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from typing import Any, Protocol
 
 from hookflow.errors import first_few
 from hookflow.events.rundir import fsync
-from hookflow.runner.checkpoint.manifest import MANIFEST_FILE, DamagedError, find_damage, parse_manifest
+from hookflow.runner.checkpoint.manifest import (
+    MANIFEST_FILE,
+    DamagedError,
+    find_damage,
+    parse_manifest,
+)
 
 SHARD_SUFFIX = ".distcp"
 """The end of the names of shards, of which another number of ranks writes others."""
@@ -35,20 +41,25 @@ class CopyDestination(Protocol):
     def put(self, folder: Path) -> None:
         """Let the place hold a copy of the checkpoint in `folder`, and nothing else.
 
-        Nothing is copied when that copy is there already. Raises OSError, or what serves the URL raises; then the copy
-        that was there still is.
+        Nothing is copied when that copy is there already. Raises OSError, or what serves the URL
+        raises; then the copy that was there still is.
         """
 
 
 def make_destination(place: str, mark: str) -> CopyDestination:
-    """Return the destination at a path or a URL. `mark` is part of the names that are used beside it."""
+    """Return the destination at a path or a URL.
+
+    `mark` is part of the names that are used beside it.
+    """
     if "://" in place:
         return RemoteFolder(place, mark)
     return LocalFolder(Path(place).absolute(), mark)
 
 
 class LocalFolder:
-    """A folder of this machine: the new copy is written beside it and exchanged with the old one by a rename."""
+    """A folder of this machine: the new copy is written beside it and
+    exchanged with the old one by a rename.
+    """
 
     def __init__(self, path: Path, mark: str) -> None:
         self._path = path
@@ -66,7 +77,9 @@ class LocalFolder:
         self._remove_leftovers()
 
     def _recover(self) -> None:
-        """Give the place the copy that a killed process has left beside it, between its two renames."""
+        """Give the place the copy that a killed process has left beside it,
+        between its two renames.
+        """
         if self._path.exists():
             return
         for beside in (self._new, self._old):
@@ -110,8 +123,9 @@ class LocalFolder:
 class RemoteFolder:
     """A folder at a URL that fsspec knows. No store can exchange two folders.
 
-    A new copy is uploaded beside the old one, with its manifest last. Then the store copies its files to the place,
-    again with the manifest last, and only then the copy beside goes. `mark` tells the copies beside of two runs apart.
+    A new copy is uploaded beside the old one, with its manifest last. Then the store copies its
+    files to the place, again with the manifest last, and only then the copy beside goes. `mark`
+    tells the copies beside of two runs apart.
     """
 
     def __init__(self, url: str, mark: str) -> None:
@@ -157,7 +171,10 @@ class RemoteFolder:
         try:
             self._files.cp_file(source, target)
         except NotImplementedError:  # as of sftp
-            with self._files.open(source, "rb") as reading, self._files.open(target, "wb") as writing:
+            with (
+                self._files.open(source, "rb") as reading,
+                self._files.open(target, "wb") as writing,
+            ):
                 shutil.copyfileobj(reading, writing)
 
     def _check_whole(self, path: str) -> None:
@@ -166,7 +183,10 @@ class RemoteFolder:
             raise OSError(f"the files at {path} are not those that were copied")
 
     def _is_whole(self, path: str) -> bool:
-        """Return whether a whole copy is there. Only what is certainly absent counts as such: other errors raise."""
+        """Return whether a whole copy is there.
+
+        Only what is certainly absent counts as such: other errors raise.
+        """
         text = self._read(f"{path}/{MANIFEST_FILE}")
         if text is None:
             return False
@@ -202,12 +222,16 @@ def _sort_manifest_last(names: Collection[str]) -> list[str]:
 
 
 def _check_replaceable(place: str, present: Collection[str], new: Collection[str]) -> None:
-    """Raise OSError where a place holds files that no copy of a checkpoint has: a copy would remove them."""
+    """Raise OSError where a place holds files that no copy of a checkpoint has:
+    a copy would remove them.
+    """
     if MANIFEST_FILE in present:
         return
     foreign = [name for name in present if name not in new and not name.endswith(SHARD_SUFFIX)]
     if foreign:
-        raise FileExistsError(f"{place} holds other files than those of a checkpoint: {first_few(sorted(foreign))}")
+        raise FileExistsError(
+            f"{place} holds other files than those of a checkpoint: {first_few(sorted(foreign))}"
+        )
 
 
 def _is_same_file(one: Path, other: Path) -> bool:

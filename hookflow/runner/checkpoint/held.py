@@ -1,4 +1,6 @@
-"""The checkpoint that a fork begins with: the fork holds it, though the parent may remove its own meanwhile."""
+"""The checkpoint that a fork begins with: the fork holds it,
+though the parent may remove its own meanwhile.
+"""
 
 import os
 import shutil
@@ -8,18 +10,23 @@ from hookflow.events.rundir import Parent, RunDir
 
 
 def link_parent_checkpoint(run_dir: RunDir, parent: Parent) -> None:
-    """Take the checkpoint of the parent into a fork, by hard links where the file system allows that.
+    """Take the checkpoint of the parent into a fork, by hard links where the file system allows
+    that.
 
     Raises OSError where the parent has removed it.
     """
     try:
-        shutil.copytree(parent.path, run_dir.fork_start / parent.checkpoint, copy_function=_link_or_copy)
+        shutil.copytree(
+            parent.path, run_dir.fork_start / parent.checkpoint, copy_function=_link_or_copy
+        )
     except shutil.Error as error:  # it holds the errors of several files
         raise OSError(str(error)) from None
 
 
 def find_parent_checkpoint(run_dir: RunDir, parent: Parent) -> Path:
-    """Return the checkpoint that a fork begins with: the one that it holds, or that of its parent."""
+    """Return the checkpoint that a fork begins with: the one that it holds,
+    or that of its parent.
+    """
     held = run_dir.fork_start / parent.checkpoint
     if held.exists():
         return held

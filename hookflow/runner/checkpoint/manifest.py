@@ -1,6 +1,7 @@
 """The manifest of a checkpoint, and its verification. Imports no torch.
 
-A checkpoint is a directory named after its iteration (`it00000469`; `it00000469.1` if that was taken).
+A checkpoint is a directory named after its iteration (`it00000469`; `it00000469.1` if that was
+taken).
 """
 
 from __future__ import annotations
@@ -28,14 +29,21 @@ MANIFEST_FILE = "manifest.json"
 TRAINING_FILE = "training.pt"
 EXCEPTION, NONFINITE, WEIGHTS = "exception-", "nonfinite-", "weights-"
 NON_RESUMABLE_PREFIXES = (EXCEPTION, NONFINITE, WEIGHTS)
-"""Begin the names of checkpoints that no run resumes from: saved after an error, with weights that are not finite, and
-without the state of the optimizers."""
-_CHECKPOINT_NAME_PATTERN = re.compile(rf"(?:{'|'.join(NON_RESUMABLE_PREFIXES)})?it(\d+)(?:\.(\d+))?")
+"""Begin the names of checkpoints that no run resumes from: saved after an error, with weights that
+are not finite, and without the state of the optimizers.
+"""
+_CHECKPOINT_NAME_PATTERN = re.compile(
+    rf"(?:{'|'.join(NON_RESUMABLE_PREFIXES)})?it(\d+)(?:\.(\d+))?"
+)
 SEAL_KEY = "sealed"
-"""The last key of a manifest: the checksum of its text, where this key itself is `UNSEALED_CHECKSUM`."""
+"""The last key of a manifest: the checksum of its text,
+where this key itself is `UNSEALED_CHECKSUM`.
+"""
 UNSEALED_CHECKSUM = "0" * 64
 LONGEST_NAME = 240
-"""Bytes of a file's name; the system takes 255, and a link is made under a longer one before it gets its own."""
+"""Bytes of a file's name; the system takes 255,
+and a link is made under a longer one before it gets its own.
+"""
 
 
 class File(TypedDict):
@@ -66,22 +74,29 @@ class DamagedError(Exception):
 
 
 def directory_name(it: int, prefix: str = "") -> str:
-    """Return the name of a checkpoint's directory by its iteration, with one of NON_RESUMABLE_PREFIXES or none."""
+    """Return the name of a checkpoint's directory by its iteration,
+    with one of NON_RESUMABLE_PREFIXES or none.
+    """
     return f"{prefix}it{it:08d}"
 
 
 def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
-    """Return the directories of all checkpoints below `folder`, the one that is furthest in the run first.
+    """Return the directories of all checkpoints below `folder`, the one that is furthest in the run
+    first.
 
-    They are those that a run can resume from; with one of `NON_RESUMABLE_PREFIXES`, those of that kind. Raises OSError
-    where the folder exists and cannot be read.
+    They are those that a run can resume from; with one of `NON_RESUMABLE_PREFIXES`, those of that
+    kind. Raises OSError where the folder exists and cannot be read.
     """
     try:
         paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]
     except FileNotFoundError:
         return []
-    result = {path: match for path in paths if (match := _CHECKPOINT_NAME_PATTERN.fullmatch(path.name))}
-    return sorted(result, key=lambda path: [int(part or 0) for part in result[path].groups()], reverse=True)
+    result = {
+        path: match for path in paths if (match := _CHECKPOINT_NAME_PATTERN.fullmatch(path.name))
+    }
+    return sorted(
+        result, key=lambda path: [int(part or 0) for part in result[path].groups()], reverse=True
+    )
 
 
 def list_apart(folder: Path) -> list[Path]:
@@ -90,8 +105,12 @@ def list_apart(folder: Path) -> list[Path]:
 
 
 def list_unfinished(folder: Path) -> list[Path]:
-    """Return the directories that are being written or removed, or that a killed process has left so."""
-    return [path for prefix in ("", *NON_RESUMABLE_PREFIXES) for path in folder.glob(f".{prefix}it*")]
+    """Return the directories that are being written or removed,
+    or that a killed process has left so.
+    """
+    return [
+        path for prefix in ("", *NON_RESUMABLE_PREFIXES) for path in folder.glob(f".{prefix}it*")
+    ]
 
 
 def parse_iteration(path: Path) -> int:
@@ -103,7 +122,9 @@ def parse_iteration(path: Path) -> int:
 
 
 def is_weights_only(path: Path) -> bool:
-    """Say whether a checkpoint lacks the state of the optimizers, so that no run resumes from it."""
+    """Say whether a checkpoint lacks the state of the optimizers,
+    so that no run resumes from it.
+    """
     return path.name.startswith(WEIGHTS)
 
 
@@ -115,7 +136,9 @@ def read_links(folder: Path) -> dict[str, Path]:
     result: dict[str, Path] = {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
-            is_name = not entry.name.startswith(".") and not _CHECKPOINT_NAME_PATTERN.fullmatch(entry.name)
+            is_name = not entry.name.startswith(".") and not _CHECKPOINT_NAME_PATTERN.fullmatch(
+                entry.name
+            )
             if is_name and entry.is_symlink():
                 result[entry.name] = folder / Path(entry.path).readlink().name
     return result
@@ -136,7 +159,10 @@ def make_sealed_text(manifest: dict[str, Any]) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of the checkpoint at `path`. Raises DamagedError where it is not as it was written."""
+    """Return the manifest of the checkpoint at `path`.
+
+    Raises DamagedError where it is not as it was written.
+    """
     try:
         text = (path / MANIFEST_FILE).read_bytes()
     except FileNotFoundError:
@@ -147,7 +173,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def parse_manifest(text: bytes, folder: str) -> dict[str, Any]:
-    """Return the manifest of a checkpoint in a folder of this name. Raises DamagedError as `read_manifest` does."""
+    """Return the manifest of a checkpoint in a folder of this name.
+
+    Raises DamagedError as `read_manifest` does.
+    """
     try:
         manifest = valid(_validator(), read_object(text, nan=True))
     except ValueError:
@@ -155,15 +184,28 @@ def parse_manifest(text: bytes, folder: str) -> dict[str, Any]:
     version = manifest["version"]
     author = manifest["hookflow"]
     if version != VERSION:
-        raise DamagedError(f"hookflow {author} saved it in format {version}, this one reads format {VERSION} alone")
+        raise DamagedError(
+            f"hookflow {author} saved it in format {version}, this one reads format {VERSION} alone"
+        )
     sealed = str(manifest.get(SEAL_KEY)).encode()
-    if hashlib.sha256(text.replace(sealed, UNSEALED_CHECKSUM.encode())).hexdigest().encode() != sealed:
+    if (
+        hashlib.sha256(text.replace(sealed, UNSEALED_CHECKSUM.encode())).hexdigest().encode()
+        != sealed
+    ):
         raise DamagedError(f"{MANIFEST_FILE} is not what was written")
     files = manifest["files"]
     names = manifest.get("names", {})
-    whole = TRAINING_FILE in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
-    placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or folder.startswith((EXCEPTION, NONFINITE)))
-    if not whole or not placed or not all(map(_is_plain, (*(files.keys() - {METADATA_FILE}), *names, *names.values()))):
+    whole = TRAINING_FILE in files and all(
+        entry.keys() >= File.__annotations__.keys() for entry in files.values()
+    )
+    placed = manifest.keys() >= {"it", "ep"} and (
+        "names" in manifest or folder.startswith((EXCEPTION, NONFINITE))
+    )
+    if (
+        not whole
+        or not placed
+        or not all(map(_is_plain, (*(files.keys() - {METADATA_FILE}), *names, *names.values())))
+    ):
         raise DamagedError(f"{MANIFEST_FILE} is no manifest")
     return dict(manifest)
 
@@ -180,12 +222,19 @@ def _validator() -> SchemaValidator:
 
 
 def find_damage(path: Path, *, thorough: bool = True) -> str:
-    """Return the damage of a checkpoint, empty without one; if not `thorough`, only sizes are compared."""
+    """Return the damage of a checkpoint, empty without one; if not `thorough`,
+    only sizes are compared.
+    """
     try:
         files = read_manifest(path)["files"]
     except DamagedError as error:
         return str(error)
-    return next(filter(None, (find_file_damage(path / name, files[name], thorough=thorough) for name in files)), "")
+    return next(
+        filter(
+            None, (find_file_damage(path / name, files[name], thorough=thorough) for name in files)
+        ),
+        "",
+    )
 
 
 def find_file_damage(path: Path, entry: File, *, thorough: bool) -> str:
@@ -206,16 +255,20 @@ def find_file_damage(path: Path, entry: File, *, thorough: bool) -> str:
 def find_newest_good(
     paths: Iterable[Path], check: Callable[[Path], str] = find_damage
 ) -> tuple[Path | None, list[str]]:
-    """Return the first of these checkpoints that is whole, and a line on each damaged one that was passed over.
+    """Return the first of these checkpoints that is whole, and a line on each damaged one that was
+    passed over.
 
-    `check` returns the damage of one. Returns None when there are no checkpoints. Raises UserError when none is whole.
+    `check` returns the damage of one. Returns None when there are no checkpoints. Raises UserError
+    when none is whole.
     """
     passed_over: list[str] = []
     for path in paths:
         wrong = check(path)
         if not wrong:
             return path, passed_over
-        passed_over.append(f"checkpoint {path.name} cannot be used ({wrong}); taking the one before it")
+        passed_over.append(
+            f"checkpoint {path.name} cannot be used ({wrong}); taking the one before it"
+        )
     if passed_over:
         hint = f"once {path.parent} is moved away, a resume starts at the beginning"
         raise UserError([Problem(line.partition(";")[0], hint=hint) for line in passed_over])
@@ -223,5 +276,7 @@ def find_newest_good(
 
 
 def is_valid_alias(name: str) -> bool:
-    """Return whether a checkpoint can have a name: a file can, and it is not that of a checkpoint directory."""
+    """Return whether a checkpoint can have a name: a file can,
+    and it is not that of a checkpoint directory.
+    """
     return _is_plain(name) and not _CHECKPOINT_NAME_PATTERN.fullmatch(name)

@@ -1,4 +1,6 @@
-"""The keys of its pipeline that a resumed run may change; `docs/how-to/checkpoints.md` has the same table."""
+"""The keys of its pipeline that a resumed run may change;
+`docs/how-to/checkpoints.md` has the same table.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class ChangeRule(Enum):
 
 
 class Rule(NamedTuple):
-    """Keys that are treated alike, in a list with commas (`*` is one part of a key, `**` all that follows), and why."""
+    """Keys that are treated alike, in a list with commas (`*` is one part of a key,
+    `**` all that follows), and why.
+    """
 
     keys: str
     may: ChangeRule
@@ -40,18 +44,21 @@ RULES = (
         "the length; what depends on it changes with it",
     ),
     Rule(
-        "run.val_every, run.val_at_start, run.test, run.sanity, run.limit_test, data.test.**, data.val.*.val_every",
+        "run.val_every, run.val_at_start, run.test, run.sanity, run.limit_test, data.test.**,"
+        " data.val.*.val_every",
         ChangeRule.YES,
         "what is measured",
     ),
     Rule(
-        "run.device, run.threads, run.compile, run.deterministic, run.cudnn_benchmark, run.channels_last",
+        "run.device, run.threads, run.compile, run.deterministic, run.cudnn_benchmark,"
+        " run.channels_last",
         ChangeRule.YES,
         "the machinery; the bits may differ from here on",
     ),
     Rule(
-        "distributed.**, data.*.loader.workers, data.*.loader.multiprocessing_context, data.*.loader.prefetch_factor, "
-        "data.*.*.loader.workers, data.*.*.loader.multiprocessing_context, data.*.*.loader.prefetch_factor",
+        "distributed.**, data.*.loader.workers, data.*.loader.multiprocessing_context,"
+        " data.*.loader.prefetch_factor, data.*.*.loader.workers,"
+        " data.*.*.loader.multiprocessing_context, data.*.*.loader.prefetch_factor",
         ChangeRule.YES,
         "the machinery",
     ),
@@ -70,7 +77,8 @@ RULES = (
         "the hooks and their order are compared themselves",
     ),
     Rule(
-        "hooks.*.every, hooks.*.from, hooks.*.until, hooks.*.when, hooks.*.requires, hooks.*.ambiguous_with",
+        "hooks.*.every, hooks.*.from, hooks.*.until, hooks.*.when, hooks.*.requires,"
+        " hooks.*.ambiguous_with",
         ChangeRule.YES,
         "when a hook fires",
     ),
@@ -84,18 +92,27 @@ RULES = (
         ChangeRule.YES,
         "when a warning comes, or a firing is skipped",
     ),
-    Rule("hooks.**, points.**", ChangeRule.ALLOWED, "which hooks there are, their arguments and order"),
+    Rule(
+        "hooks.**, points.**",
+        ChangeRule.ALLOWED,
+        "which hooks there are, their arguments and order",
+    ),
     Rule("run.name", ChangeRule.NO, "the run's directory is named after it"),
     Rule("model.**", ChangeRule.NO, "a resumed run has the model of its checkpoint"),
     Rule("optimizer.**", ChangeRule.NO, "a resumed run has the optimizer of its checkpoint"),
     Rule("data.**, task.**", ChangeRule.NO, "the checkpoint was trained on something else"),
     Rule("**", ChangeRule.NO, "the checkpoint was trained in another way"),
 )
-"""The first rule that a key matches counts. The triggers of single points (`hooks.*.points`) are those of a hook."""
+"""The first rule that a key matches counts.
+
+The triggers of single points (`hooks.*.points`) are those of a hook.
+"""
 
 
 class RecordedChange(NamedTuple):
-    """A change since a run was recorded: its key (empty where that is gone), whether it may be, and its text."""
+    """A change since a run was recorded: its key (empty where that is gone),
+    whether it may be, and its text.
+    """
 
     key: str
     may: ChangeRule
@@ -112,13 +129,19 @@ def rule_of(key: str) -> Rule:
     raise LookupError(key)
 
 
-def find_changes(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> Iterator[RecordedChange]:
+def find_changes(
+    then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]
+) -> Iterator[RecordedChange]:
     """Yield the differences between two pipelines with their plans."""
     result = difference(then, now)
     for hook in result.hooks_removed:
-        yield RecordedChange("", ChangeRule.ALLOWED, f'the hook "{hook}" is gone, and what it knew with it')
+        yield RecordedChange(
+            "", ChangeRule.ALLOWED, f'the hook "{hook}" is gone, and what it knew with it'
+        )
     for hook in result.hooks_added:
-        yield RecordedChange(f"hooks.{hook}", ChangeRule.ALLOWED, f'the hook "{hook}" is new: it starts anew')
+        yield RecordedChange(
+            f"hooks.{hook}", ChangeRule.ALLOWED, f'the hook "{hook}" is new: it starts anew'
+        )
     for change in result.keys:
         rule = rule_of(change.key)
         may = rule.may
@@ -128,24 +151,34 @@ def find_changes(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> Ite
         yield RecordedChange(change.key, may, text, rule.why)
     for hook, points in result.unbound.items():
         yield RecordedChange(
-            f"hooks.{hook}", ChangeRule.ALLOWED, f'the hook "{hook}" fires no more at {", ".join(points)}'
+            f"hooks.{hook}",
+            ChangeRule.ALLOWED,
+            f'the hook "{hook}" fires no more at {", ".join(points)}',
         )
     for hook, points in result.bound.items():
         yield RecordedChange(
-            f"hooks.{hook}", ChangeRule.ALLOWED, f'the hook "{hook}" fires at {", ".join(points)}, too'
+            f"hooks.{hook}",
+            ChangeRule.ALLOWED,
+            f'the hook "{hook}" fires at {", ".join(points)}, too',
         )
     for turned in result.order:
         old = " → ".join(turned.old)
         new = " → ".join(turned.new)
-        yield RecordedChange("hooks", ChangeRule.ALLOWED, f"at {turned.point} the order was {old}, and is {new}")
+        yield RecordedChange(
+            "hooks", ChangeRule.ALLOWED, f"at {turned.point} the order was {old}, and is {new}"
+        )
 
 
-PLACE_OF_BINDING = attrgetter("point", "half", "method", "modules", "parameters", "stages", "prepend", "always_call")
+PLACE_OF_BINDING = attrgetter(
+    "point", "half", "method", "modules", "parameters", "stages", "prepend", "always_call"
+)
 """Returns where a binding fires; what is left of it is when."""
 
 
 def _is_trigger_change(key: str, then: Plan, now: Plan) -> bool:
-    """Return whether a key of the points of a hook has changed, and the hook fires at the same places."""
+    """Return whether a key of the points of a hook has changed,
+    and the hook fires at the same places.
+    """
     match = re.match(r"hooks\.([^.]+)\.points\b", key)
     if match is None:
         return False
@@ -171,7 +204,9 @@ def _matches(pattern: str, key: str) -> bool:
     return re.fullmatch(expression, key) is not None
 
 
-UNREADABLE_HOOKS_NOTE = "what its hooks were cannot be read: another version of hookflow has saved it"
+UNREADABLE_HOOKS_NOTE = (
+    "what its hooks were cannot be read: another version of hookflow has saved it"
+)
 
 
 def find_changes_since(checkpoint: Path, pipeline: Pipeline, plan: Plan) -> list[RecordedChange]:
@@ -196,8 +231,12 @@ def read_recorded(folder: Path) -> tuple[Loaded, Plan]:
         raise UserError(Problem(message, Where(str(folder / "plan.json")))) from None
 
 
-def changed_hooks(changes: Iterable[RecordedChange], since: str, places: SourceMap | None = None) -> list[Problem]:
-    """Return a problem for each change that takes `--allow-changed-hooks`; `since` names what it is compared with."""
+def changed_hooks(
+    changes: Iterable[RecordedChange], since: str, places: SourceMap | None = None
+) -> list[Problem]:
+    """Return a problem for each change that takes `--allow-changed-hooks`;
+    `since` names what it is compared with.
+    """
     problems = []
     for change in changes:
         if change.may is not ChangeRule.ALLOWED:

@@ -1,7 +1,8 @@
-"""The values of a state: nested ones by PyTorch's trees, those that could not be loaded again, and sharded tensors.
+"""The values of a state: nested ones by PyTorch's trees, those that could not be loaded again, and
+sharded tensors.
 
-Each rank writes its own shards, by torch.distributed.checkpoint, and reads its own. The other files of the checkpoint
-have tensors without contents in place of them, on the meta device.
+Each rank writes its own shards, by torch.distributed.checkpoint, and reads its own. The other files
+of the checkpoint have tensors without contents in place of them, on the meta device.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ Place = tuple[Any, ...]
 def mapped(state: Any, change: Callable[[Any], Any]) -> Any:
     """Return the same dicts, lists and tuples, with `change` of every leaf that is no plain value.
 
-    A `state_dict` carries versions beside its entries, which PyTorch's `tree_map` drops; they are copied with it.
+    A `state_dict` carries versions beside its entries, which PyTorch's `tree_map` drops; they are
+    copied with it.
     """
 
     def changed(value: Any) -> Any:
@@ -61,7 +63,8 @@ def clone_leaf(value: Any) -> Any:
 
 
 def iter_leaves(state: Any) -> Iterator[tuple[Place, Any]]:
-    """Yield every value in a state that is no dict, list or tuple, or is an empty one, each with its place.
+    """Yield every value in a state that is no dict, list or tuple, or is an empty one, each with
+    its place.
 
     Keys of dicts that are no plain values come, too.
     """
@@ -78,7 +81,9 @@ def iter_leaves(state: Any) -> Iterator[tuple[Place, Any]]:
 
 
 def find_unreadable(state: Any) -> str:
-    """Return the place and type of the first value that cannot be loaded without running code; "" without one."""
+    """Return the place and type of the first value that cannot be loaded
+    without running code; "" without one.
+    """
     for place, value in iter_leaves(state):
         if type(value) not in (*PLAIN_TYPES, *CONTAINER_TYPES) and not _loads(value):
             kind = type(value)
@@ -92,10 +97,13 @@ def find_unreadable(state: Any) -> str:
 
 @contextmanager
 def name_unreadable(state: Any) -> Iterator[None]:
-    """Where copying or writing `state` fails, raise TypeError with the first value that cannot be loaded again."""
+    """Where copying or writing `state` fails, raise TypeError with the first
+    value that cannot be loaded again.
+    """
     try:
         yield
-    except (TypeError, AttributeError, PickleError):  # as pickle refuses locks, lambdas and local classes
+    # As pickle refuses locks, lambdas and local classes.
+    except (TypeError, AttributeError, PickleError):
         wrong = find_unreadable(state)
         if wrong:
             raise TypeError(f"checkpoint{wrong}") from None
@@ -124,12 +132,16 @@ def any_sharded(state: Any) -> bool:
 def without_contents(state: Any) -> Any:
     """Return a state with a tensor on the meta device in place of each sharded one."""
     return mapped(
-        state, lambda leaf: torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") if is_sharded(leaf) else leaf
+        state,
+        lambda leaf: (
+            torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") if is_sharded(leaf) else leaf
+        ),
     )
 
 
 def sharded_as(tensor: torch.Tensor, shard: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
-    """Return a tensor that is sharded over the mesh as another one is, of which this process has `shard`.
+    """Return a tensor that is sharded over the mesh as another one is, of which this process has
+    `shard`.
 
     The other one may be sharded over some dimensions of the mesh alone.
     """
@@ -144,12 +156,17 @@ def sharded_as(tensor: torch.Tensor, shard: torch.Tensor, mesh: DeviceMesh | Non
 
 
 def write_shards(
-    folder: Path, state: Mapping[str, Any], group: dist.ProcessGroup, digesting: Callable[[Any], Any]
+    folder: Path,
+    state: Mapping[str, Any],
+    group: dist.ProcessGroup,
+    digesting: Callable[[Any], Any],
 ) -> dict[str, File]:
-    """Write this rank's shards of a state, and return its files; all ranks of the group must call it.
+    """Write this rank's shards of a state, and return its files; all ranks of the group must call
+    it.
 
-    Entries for models and optimizers are written with all that they hold, so that PyTorch's tools can convert them.
-    `digesting` makes of a file one that knows the checksum of what is written. Raises the first error of any rank.
+    Entries for models and optimizers are written with all that they hold, so that PyTorch's tools
+    can convert them. `digesting` makes of a file one that knows the checksum of what is written.
+    Raises the first error of any rank.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
@@ -168,7 +185,8 @@ def write_shards(
                 files[Path(path).name.removesuffix(".tmp")] = stream.facts()  # it will be renamed
 
         def mkdir(self, path: str | os.PathLike[str]) -> None:
-            for folder in (Path(path).parent, Path(path)):  # and no run directory, which may have been deleted
+            # And no run directory, which may have been deleted.
+            for folder in (Path(path).parent, Path(path)):
                 folder.mkdir(exist_ok=True)
 
     written: dict[str, Any] = {}
@@ -176,7 +194,9 @@ def write_shards(
         if key.startswith(("model", "optimizer")) and any_sharded(value):
             written[key] = value
         else:
-            written |= {_name((key, *place)): leaf for place, leaf in iter_leaves(value) if is_sharded(leaf)}
+            written |= {
+                _name((key, *place)): leaf for place, leaf in iter_leaves(value) if is_sharded(leaf)
+            }
     writer = FileSystemWriter(folder, sync_files=False)
     writer.fs = ChecksumFileSystem()
     try:
@@ -187,10 +207,14 @@ def write_shards(
     return files
 
 
-def with_contents(state: dict[str, Any], folder: Path, device: torch.device, mesh: DeviceMesh | None) -> dict[str, Any]:
-    """Return a state with the contents of its sharded tensors: sharded again over the mesh, or full without one.
+def with_contents(
+    state: dict[str, Any], folder: Path, device: torch.device, mesh: DeviceMesh | None
+) -> dict[str, Any]:
+    """Return a state with the contents of its sharded tensors: sharded again over the mesh, or full
+    without one.
 
-    Full tensors of models are on `device`. Raises UserError when the shards in the folder cannot be read.
+    Full tensors of models are on `device`. Raises UserError when the shards in the folder cannot be
+    read.
     """
     names = {
         id(leaf): _name(place[2:] if place[0] == "ranks" else place)  # shards are no rank's own
@@ -204,7 +228,9 @@ def with_contents(state: dict[str, Any], folder: Path, device: torch.device, mes
         if name is None:
             return leaf
         if name not in tensors:
-            tensors[name] = _zeros(leaf, device if name.startswith("model") else torch.device("cpu"), mesh)
+            tensors[name] = _zeros(
+                leaf, device if name.startswith("model") else torch.device("cpu"), mesh
+            )
         return tensors[name]
 
     result: dict[str, Any] = mapped(state, fill_leaf)

@@ -1,8 +1,10 @@
-"""The checkpoint store: a directory for each checkpoint, written atomically. docs/how-to/checkpoints.md describes it.
+"""The checkpoint store: a directory for each checkpoint, written atomically.
+docs/how-to/checkpoints.md describes it.
 
-A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one is on the disk. Names
-that begin with a dot are not whole; the next process clears them away. Reading never executes code. A checkpoint with
-a type that was not saved before is loaded before it counts: a state that cannot be resumed is refused when it is saved.
+A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one
+is on the disk. Names that begin with a dot are not whole; the next process clears them away.
+Reading never executes code. A checkpoint with a type that was not saved before is loaded before it
+counts: a state that cannot be resumed is refused when it is saved.
 """
 
 from __future__ import annotations
@@ -78,7 +80,10 @@ class AbandonedError(Exception):
 
 
 class CheckpointStore:
-    """The `checkpoints/` directory of a run. `texts` are files that go into every checkpoint, by name."""
+    """The `checkpoints/` directory of a run.
+
+    `texts` are files that go into every checkpoint, by name.
+    """
 
     def __init__(self, folder: Path, texts: Mapping[str, str] = EMPTY_MAPPING) -> None:
         self.folder = folder
@@ -93,10 +98,12 @@ class CheckpointStore:
         self._abandoned = threading.Event()
 
     def keep_in(self, out_dir: Path, below: Path) -> None:
-        """Keep the checkpoints in `out_dir / below`; the run's folder becomes a link to it, and it has one to the run.
+        """Keep the checkpoints in `out_dir / below`; the run's folder becomes a link to it, and it
+        has one to the run.
 
-        A link to checkpoints below another folder of `out_dir` stays: the run was moved since. Raises UserError where
-        the run has checkpoints in another place, or another run has its own there.
+        A link to checkpoints below another folder of `out_dir` stays: the run was moved since.
+        Raises UserError where the run has checkpoints in another place, or another run has its own
+        there.
         """
         elsewhere = out_dir.absolute() / below
         there = self.folder.readlink() if self.folder.is_symlink() else None
@@ -106,15 +113,23 @@ class CheckpointStore:
         if there != elsewhere and has_any:
             before = short(self.folder.resolve())
             message = f"the run's checkpoints are in {before}, and out_dir says {short(elsewhere)}"
-            raise UserError(Problem(message, hint="keep out_dir as it was in a run that is resumed"))
+            raise UserError(
+                Problem(message, hint="keep out_dir as it was in a run that is resumed")
+            )
         made = [folder for folder in (elsewhere, *elsewhere.parents) if not folder.exists()]
         make_out_dir(elsewhere, 0o700)  # as private as the run directory
         link = elsewhere / BACK_LINK
         run = self.folder.parent.absolute()
         if link.is_symlink() and (other := link.readlink()) != run:
             if other.exists() and not other.samefile(run):
-                message = f"{short(elsewhere)} has the checkpoints of {short(other)}, of which this run is a copy"
-                hint = "replace its link `checkpoints` by a copy of that folder, and resume without out_dir"
+                message = (
+                    f"{short(elsewhere)} has the checkpoints of {short(other)}, of which this run"
+                    " is a copy"
+                )
+                hint = (
+                    "replace its link `checkpoints` by a copy of that folder, and resume without"
+                    " out_dir"
+                )
                 raise UserError(Problem(message, hint=f"{hint} (--allow-changed-hooks)"))
             link.unlink()
         if not link.is_symlink():
@@ -130,7 +145,9 @@ class CheckpointStore:
             fsync(self.folder.parent)
 
     def clear_leftovers(self) -> list[Path]:
-        """Remove what a killed process has left half written or half removed; return what a living one writes."""
+        """Remove what a killed process has left half written or half removed;
+        return what a living one writes.
+        """
         result = list_unfinished(self.folder)
         living = [path for path in result if _is_being_written(path)]
         for path in result:
@@ -146,11 +163,13 @@ class CheckpointStore:
         moved: Mapping[str, int] = EMPTY_MAPPING,
         shards: Shards | None = None,
     ) -> SavedCheckpoint:
-        """Write a checkpoint with these `names`; `facts["it"]` names its directory, which the `shards` become part of.
+        """Write a checkpoint with these `names`; `facts["it"]` names its directory, which the
+        `shards` become part of.
 
-        `moved` gives names to existing checkpoints, by their iteration. Entries of `state` called "model…" become files
-        of their own. Names of `weights_alone` go to a checkpoint beside it, without the state of the optimizers.
-        Raises OSError when it cannot be written; existing checkpoints are not affected.
+        `moved` gives names to existing checkpoints, by their iteration. Entries of `state` called
+        "model…" become files of their own. Names of `weights_alone` go to a checkpoint beside it,
+        without the state of the optimizers. Raises OSError when it cannot be written; existing
+        checkpoints are not affected.
         """
         names = [*names]
         final = self._free(directory_name(facts["it"]))
@@ -161,7 +180,8 @@ class CheckpointStore:
         if alone:
             weights = self._free(directory_name(facts["it"], WEIGHTS))
             named |= dict.fromkeys(
-                alone, self._write(weights, without_optimizers(state), {**facts, "names": {}}).path.name
+                alone,
+                self._write(weights, without_optimizers(state), {**facts, "names": {}}).path.name,
             )
         saved = self._write(final, state, {**facts, "names": named}, shards)
         self._link({name: target for name, target in named.items() if there.get(name) != target})
@@ -172,12 +192,16 @@ class CheckpointStore:
         return saved
 
     def make_up_copies(self) -> None:
-        """Let the checkpoints that stand be copied, as far as their copies are missing: a run is resumed."""
+        """Let the checkpoints that stand be copied,
+        as far as their copies are missing: a run is resumed.
+        """
         if self.copies:
             whole = [path for path in reversed(self.all()) if not find_damage(path, thorough=False)]
             named = self.names().items()
             weights = {
-                name: path for name, path in named if is_weights_only(path) and not find_damage(path, thorough=False)
+                name: path
+                for name, path in named
+                if is_weights_only(path) and not find_damage(path, thorough=False)
             }
             self.copies.make_up(whole, weights)
 
@@ -196,13 +220,23 @@ class CheckpointStore:
         every = [*reversed(self.all()), *reversed(list_checkpoints(self.folder, WEIGHTS))]
         of = {(is_weights_only(path), parse_iteration(path)): path.name for path in every}
         wanted = {name: (name in self.weights_alone, it) for name, it in moved.items()}
-        standing = {name: of.get((alone, it)) or of.get((not alone, it)) for name, (alone, it) in wanted.items()}
-        return {name: path for name, path in standing.items() if path}  # a resumed run may save the best another way
+        standing = {
+            name: of.get((alone, it)) or of.get((not alone, it))
+            for name, (alone, it) in wanted.items()
+        }
+        # A resumed run may save the best another way.
+        return {name: path for name, path in standing.items() if path}
 
     def save_apart(
-        self, state: Mapping[str, Any], facts: Mapping[str, Any], prefix: str, shards: Shards | None = None
+        self,
+        state: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        prefix: str,
+        shards: Shards | None = None,
     ) -> SavedCheckpoint:
-        """Write a state that no run resumes from, under a name with a prefix; it replaces an older one."""
+        """Write a state that no run resumes from, under a name with a prefix;
+        it replaces an older one.
+        """
         older = list_checkpoints(self.folder, prefix)
         saved = self._write(self._free(directory_name(facts["it"], prefix)), state, facts, shards)
         fsync(self.folder)
@@ -211,7 +245,10 @@ class CheckpointStore:
         return saved
 
     def load(self, path: Path, rank: int = 0, world: int = 1) -> str:
-        """Read a checkpoint for the next `take`; return its damage, empty without one. All ranks must call it."""
+        """Read a checkpoint for the next `take`; return its damage, empty without one.
+
+        All ranks must call it.
+        """
         try:
             self._read = {path: _read_verified(path, rank, world)}
         except DamagedError as error:
@@ -230,7 +267,9 @@ class CheckpointStore:
         else:
             state = read(path)
         for key in [key for key in state if key.startswith("model")]:
-            state[key] = mapped(state[key], lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf)
+            state[key] = mapped(
+                state[key], lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
+            )
         return state
 
     def abandon(self) -> None:
@@ -245,12 +284,17 @@ class CheckpointStore:
         return read_links(self.folder)
 
     def rewind(self, path: Path, *, forget: bool = False) -> None:
-        """Let every name refer to the checkpoint that it referred to when that at `path` had been saved.
+        """Let every name refer to the checkpoint that it referred to when that at `path` had been
+        saved.
 
         With `forget` the later ones are removed: a resume would take the newest of them.
         """
         now = self.names()
-        then = {name: to for name, to in read_manifest(path)["names"].items() if (self.folder / to).exists()}
+        then = {
+            name: to
+            for name, to in read_manifest(path)["names"].items()
+            if (self.folder / to).exists()
+        }
         for name in now.keys() - then.keys():
             (self.folder / name).unlink()
         # a manifest may say anything, also the name of a folder
@@ -264,7 +308,8 @@ class CheckpointStore:
             self._remove_unnamed()
 
     def prune(self, keep: int, trail: int = 0) -> None:
-        """Remove all but the latest, the `keep` newest that are whole, those with a name, and a trail of so many bytes.
+        """Remove all but the latest, the `keep` newest that are whole, those with a name, and a
+        trail of so many bytes.
 
         The trail is what `choose_retained` leaves of the others.
         """
@@ -290,22 +335,38 @@ class CheckpointStore:
                 remove_checkpoint(path)
 
     def find_staging_path(self, it: int) -> Path:
-        """Return the directory in which ranks write the shards of a checkpoint until it is whole."""
+        """Return the directory in which ranks write the shards of
+        a checkpoint until it is whole.
+        """
         return self.folder / f".{directory_name(it)}.{os.getpid()}"
 
-    def write_shards(self, aside: Path, state: Mapping[str, Any], group: dist.ProcessGroup) -> dict[str, File]:
+    def write_shards(
+        self, aside: Path, state: Mapping[str, Any], group: dist.ProcessGroup
+    ) -> dict[str, File]:
         """Write the shards of this rank, as all ranks of the group must, and return its files."""
         try:
-            return write_shards(aside, state, group, lambda file: _ChecksumWriter(file, self._abandoned))
+            return write_shards(
+                aside, state, group, lambda file: _ChecksumWriter(file, self._abandoned)
+            )
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
 
     def _write(
-        self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any], shards: Shards | None = None
+        self,
+        final: Path,
+        state: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        shards: Shards | None = None,
     ) -> SavedCheckpoint:
-        """Write all files aside, beside the shards, and rename their directory to `final`, which the caller flushes."""
-        apart = [key for key in state if key.startswith("model") and not (shards and any_sharded(state[key]))]
+        """Write all files aside, beside the shards, and rename their directory to `final`,
+        which the caller flushes.
+        """
+        apart = [
+            key
+            for key in state
+            if key.startswith("model") and not (shards and any_sharded(state[key]))
+        ]
         state = dict(state)
         if shards:
             state = without_contents(state)
@@ -314,20 +375,32 @@ class CheckpointStore:
         aside.mkdir(exist_ok=shards is not None)
         try:
             objects = {f"{key}.pt": state[key] for key in apart}
-            objects[TRAINING_FILE] = {key: value for key, value in state.items() if key not in apart}
+            objects[TRAINING_FILE] = {
+                key: value for key, value in state.items() if key not in apart
+            }
             with ExitStack() as opened:
                 with name_unreadable(state):
-                    written = {name: self._write_file(aside / name, value, opened) for name, value in objects.items()}
+                    written = {
+                        name: self._write_file(aside / name, value, opened)
+                        for name, value in objects.items()
+                    }
                     self._check_loads(aside, state)
                 for name, text in self._texts.items():
                     written[name] = self._write_file(aside / name, text.encode(), opened)
                 files = {**files, **{name: file.facts() for name, file in written.items()}}
                 versions = {"hookflow": __version__, "torch": torch.__version__}
-                manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
+                manifest = {
+                    "version": VERSION,
+                    **facts,
+                    "saved": time.time(),
+                    **versions,
+                    "files": files,
+                }
                 written[MANIFEST_FILE] = self._write_file(
                     aside / MANIFEST_FILE, make_sealed_text(manifest).encode(), opened
                 )
-                for file in written.values():  # now, and not each as it is written: the first brings most of it along
+                # now, and not each as it is written: the first brings most of it along.
+                for file in written.values():
                     os.fsync(file.file.fileno())
             fsync(aside)
             aside.rename(final)
@@ -337,9 +410,11 @@ class CheckpointStore:
         return SavedCheckpoint(final, sum(entry["bytes"] for entry in files.values()))
 
     def _check_loads(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """Load the written files as a resume does, if the state has types that were not loaded before.
+        """Load the written files as a resume does, if the state has types that were not loaded
+        before.
 
-        Containers of other types are loaded each time. Raises TypeError where a file cannot be loaded.
+        Containers of other types are loaded each time. Raises TypeError where a file cannot be
+        loaded.
         """
         kinds = {type(leaf) for _, leaf in iter_leaves(dict(state))}
         if kinds <= self._loaded:
@@ -352,9 +427,14 @@ class CheckpointStore:
         self._loaded |= kinds & {*PLAIN_TYPES, *CONTAINER_TYPES, torch.Tensor, torch.nn.Parameter}
 
     def _write_file(self, path: Path, content: Any, opened: ExitStack) -> _ChecksumWriter:
-        """Write bytes as they are, anything else by `torch.save`; the file is closed with `opened`."""
-        result = _ChecksumWriter(opened.enter_context(path.open("wb", buffering=0)), self._abandoned)
-        opened.enter_context(result)  # once it is closed, the buffer of an abandoned write is dropped
+        """Write bytes as they are, anything else by `torch.save`;
+        the file is closed with `opened`.
+        """
+        result = _ChecksumWriter(
+            opened.enter_context(path.open("wb", buffering=0)), self._abandoned
+        )
+        # Once it is closed, the buffer of an abandoned write is dropped.
+        opened.enter_context(result)
         file = io.BufferedWriter(result, CHUNK_BYTES)
         if isinstance(content, bytes):
             file.write(content)
@@ -365,7 +445,9 @@ class CheckpointStore:
 
     def _free(self, name: str) -> Path:
         beside = (f"{name}.{n}" for n in count(1))
-        return next(path for each in chain([name], beside) if not (path := self.folder / each).exists())
+        return next(
+            path for each in chain([name], beside) if not (path := self.folder / each).exists()
+        )
 
     def _link(self, targets: Mapping[str, str]) -> None:
         for name, target in targets.items():
@@ -377,15 +459,25 @@ class CheckpointStore:
 
 
 def without_optimizers(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state without what only further steps need: the optimizers', and gradients that no step has used."""
-    kept = {key: value for key, value in state.items() if not key.startswith(("optimizer", "training_weights"))}
+    """Return a state without what only further steps need: the optimizers',
+    and gradients that no step has used.
+    """
+    kept = {
+        key: value
+        for key, value in state.items()
+        if not key.startswith(("optimizer", "training_weights"))
+    }
     return {**kept, "gradients": {}, "group": [0, 0]}
 
 
-def choose_retained(every: Sequence[Path], spared: Collection[Path | None], budget: int) -> set[Path]:
-    """Return which checkpoints stay in so many bytes, beside those spared; of `every` the newest is the first.
+def choose_retained(
+    every: Sequence[Path], spared: Collection[Path | None], budget: int
+) -> set[Path]:
+    """Return which checkpoints stay in so many bytes, beside those spared; of `every` the newest is
+    the first.
 
-    The next to go is the one that leaves the smallest gap for its age. So gaps grow with the age, in powers of two.
+    The next to go is the one that leaves the smallest gap for its age. So gaps grow with the age,
+    in powers of two.
     """
     its = {path: parse_iteration(path) for path in every}
     trail = {
@@ -402,7 +494,8 @@ def choose_retained(every: Sequence[Path], spared: Collection[Path | None], budg
             newer = its[standing[k - 1]]
         else:
             newer = now
-        older = its[standing[k + 1]] if k + 1 < len(standing) else 0  # a rerun may start at the beginning
+        # A rerun may start at the beginning.
+        older = its[standing[k + 1]] if k + 1 < len(standing) else 0
         return (newer - older) / max(now - older, 1)
 
     while sum(trail.values()) > budget:
@@ -413,21 +506,27 @@ def choose_retained(every: Sequence[Path], spared: Collection[Path | None], budg
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the saved state, in full and on the CPU. Raises UserError as `read_tensors`, and where it is damaged."""
+    """Return the saved state, in full and on the CPU.
+
+    Raises UserError as `read_tensors`, and where it is damaged.
+    """
     try:
         return _fill_state(path, torch.device("cpu"), None, _read_verified(path))
     except DamagedError as error:
         raise UserError(Problem(f"checkpoint {short(path)} cannot be used: {error}")) from None
 
 
-def _fill_state(path: Path, device: torch.device, mesh: DeviceMesh | None, state: dict[str, Any]) -> dict[str, Any]:
+def _fill_state(
+    path: Path, device: torch.device, mesh: DeviceMesh | None, state: dict[str, Any]
+) -> dict[str, Any]:
     if (path / METADATA_FILE).exists():
         return with_contents(state, path, device, mesh)
     return state
 
 
 def _read_verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
-    """Return what is in the files of `torch.save`, of which each byte is read once; verify this rank's share of others.
+    """Return what is in the files of `torch.save`, of which each byte is read once; verify this
+    rank's share of others.
 
     Raises DamagedError where it is damaged, or of another format.
     """
@@ -444,7 +543,10 @@ def _read_verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
 
 
 def _content(path: Path, entry: File) -> Any:
-    """Return what is in a file of `torch.save`. Raises DamagedError, and UserError as `read_tensors`."""
+    """Return what is in a file of `torch.save`.
+
+    Raises DamagedError, and UserError as `read_tensors`.
+    """
     try:
         with io.BufferedReader(digested := _ChecksumReader(path)) as file:
             try:
@@ -460,7 +562,9 @@ def _content(path: Path, entry: File) -> Any:
 
 
 class _ChecksumReader(io.FileIO):
-    """A file that `torch.load` reads, nearly in the order of its bytes: each goes into the checksum as it is read."""
+    """A file that `torch.load` reads, nearly in the order of its bytes:
+    each goes into the checksum as it is read.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -493,7 +597,9 @@ CHUNK_BYTES = 1 << 20
 """Bytes that are written, or read for a checksum, at once."""
 
 MAX_GAP_BYTES = 1 << 12
-"""Bytes between two tensors at most; what is read further on before the rest is the directory at the end."""
+"""Bytes between two tensors at most; what is read further on before the
+rest is the directory at the end.
+"""
 
 
 class _ChecksumWriter(io.RawIOBase):
@@ -524,12 +630,15 @@ class _ChecksumWriter(io.RawIOBase):
 
 
 def _is_being_written(path: Path) -> bool:
-    """Return whether the process lives that writes a checkpoint aside; its pid is the end of the name."""
+    """Return whether the process lives that writes a checkpoint aside;
+    its pid is the end of the name.
+    """
     pid = path.name.rpartition(".")[2]
     try:
         began = None
         if pid != str(os.getpid()):
             began = read_start_time(int(pid))
-        return began is not None and began <= path.stat().st_mtime  # a younger process has been given the pid again
+        # A younger process has been given the pid again.
+        return began is not None and began <= path.stat().st_mtime
     except (OSError, ValueError):  # it is gone; it is no pid
         return False

@@ -1,7 +1,8 @@
-"""Batches: what sources share of a run, their transfer to the device, their sets, and the number of their examples.
+"""Batches: what sources share of a run, their transfer to the device, their sets, and the number of
+their examples.
 
-The number comes from the task, the source or the batch itself, and is never guessed. A batch of lists has no size that
-could be read off it: eight images of 3×H×W are not three examples.
+The number comes from the task, the source or the batch itself, and is never guessed. A batch of
+lists has no size that could be read off it: eight images of 3×H×W are not three examples.
 """
 
 from collections import UserDict
@@ -25,12 +26,16 @@ from hookflow.hooks.tensors import Weight
 from hookflow.runner.device.cuda import record_stream
 
 Sizes = tuple[Callable[[int], int] | None, Callable[[int], int] | None]
-"""From a batch's index in the epoch to its examples, of this rank and of all ranks together; None where unknown."""
+"""From a batch's index in the epoch to its examples, of this rank and of all ranks together;
+None where unknown.
+"""
 
 
 @dataclass(frozen=True)
 class DataContext:
-    """The settings of a run that its data of all splits share; `say` takes lines for people, and their level."""
+    """The settings of a run that its data of all splits share;
+    `say` takes lines for people, and their level.
+    """
 
     seed: int
     device: torch.device
@@ -42,9 +47,9 @@ class DataContext:
     def to_device(self, batch: Any) -> Any:
         """Return the batch with every tensor on the device; on CUDA without waiting for the copy.
 
-        Tensors of four dimensions get the channels_last memory format if asked for. Dicts, lists and tuples are
-        traversed. Of other objects those that have `to` move themselves; on the CPU, and without it, they stay as
-        they are.
+        Tensors of four dimensions get the channels_last memory format if asked for. Dicts, lists
+        and tuples are traversed. Of other objects those that have `to` move themselves; on the CPU,
+        and without it, they stay as they are.
         """
         if not isinstance(batch, Tensor):
             if self.device.type != "cpu" and _is_movable(batch):
@@ -60,9 +65,11 @@ class DataContext:
 
 
 class OwnStates:
-    """The states that the user's parts of a source keep: its dataset, samplers, `collate`, `augment`.
+    """The states that the user's parts of a source keep: its dataset, samplers, `collate`,
+    `augment`.
 
-    A resume in mid-epoch draws the order of the epoch again, with the states that the epoch began with.
+    A resume in mid-epoch draws the order of the epoch again, with the states that the epoch began
+    with.
     """
 
     def __init__(self, **parts: Any) -> None:
@@ -101,12 +108,19 @@ class OwnStates:
 
 
 def has_own_state(part: Any) -> bool:
-    """Say whether a part saves what it holds. A DistributedSampler of torchdata saves its place, which it need not."""
-    return all(hasattr(part, name) for name in ("state_dict", "load_state_dict")) and not hasattr(part, "num_replicas")
+    """Say whether a part saves what it holds.
+
+    A DistributedSampler of torchdata saves its place, which it need not.
+    """
+    return all(hasattr(part, name) for name in ("state_dict", "load_state_dict")) and not hasattr(
+        part, "num_replicas"
+    )
 
 
 def list_own_parts(source: Any) -> list[Any]:
-    """Return what of a source the user has made: the source itself, or the parts that its batches come from."""
+    """Return what of a source the user has made: the source itself,
+    or the parts that its batches come from.
+    """
     if hasattr(source, "own_states"):
         return [*source.own_states.parts.values()]
     if (type(source).__module__ or "").startswith("hookflow."):
@@ -123,16 +137,23 @@ class SizedSource:
     def __len__(self) -> int:
         return self.info["batches"]
 
-    def compare_length(self, now: int, unit: Literal["examples", "batches"], say: Callable[..., None]) -> None:
+    def compare_length(
+        self, now: int, unit: Literal["examples", "batches"], say: Callable[..., None]
+    ) -> None:
         """Warn, once, where the data have had another length as the run began."""
         if now != self.info[unit] and not self._compared:
             self._compared = True
-            keeps = f"{now} {unit} now, and {self.info[unit]} as the run began: an epoch keeps that length"
+            keeps = (
+                f"{now} {unit} now, and {self.info[unit]} as the run began: an epoch keeps that"
+                " length"
+            )
             say(f"{self.info['name']} has {keeps}. Let a sampler draw as many from all", "warn")
 
 
 def batch_size_in(source: Any, epoch: int) -> int:
-    """Return the examples of a batch of an epoch on all ranks; 0 where that is not known, or varies in it."""
+    """Return the examples of a batch of an epoch on all ranks;
+    0 where that is not known, or varies in it.
+    """
     by_epoch: Callable[[int], int] | None = getattr(source, "batch_size_in", None)
     if by_epoch is not None:
         return by_epoch(epoch)
@@ -141,7 +162,9 @@ def batch_size_in(source: Any, epoch: int) -> int:
 
 
 class OverLoader(SizedSource):
-    """A source out of a `loader` of batches, whose dataset and sampler are its own; None where it has none."""
+    """A source out of a `loader` of batches, whose dataset and sampler are its own;
+    None where it has none.
+    """
 
     loader: Any
 
@@ -155,9 +178,11 @@ class OverLoader(SizedSource):
 
 
 class SizeAttribute:
-    """An attribute of a source that says how large its batches are: it is set once, when the source is made.
+    """An attribute of a source that says how large its batches are: it is set once, when the source
+    is made.
 
-    The loop takes it at the start, so a value that a hook assigns later would change nothing. Raises UserError then.
+    The loop takes it at the start, so a value that a hook assigns later would change nothing.
+    Raises UserError then.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -187,7 +212,12 @@ def size_cannot_be_set(name: str, owner: str = "a data source") -> Problem:
 def data_info(data: Any, examples: int, batches: int, batch_size: int, note: str = "") -> DataInfo:
     """Return the description of a user's data, named by their class."""
     return DataInfo(
-        name=type(data).__name__, examples=examples, batches=batches, batch_size=batch_size, synthetic=False, note=note
+        name=type(data).__name__,
+        examples=examples,
+        batches=batches,
+        batch_size=batch_size,
+        synthetic=False,
+        note=note,
     )
 
 
@@ -222,7 +252,9 @@ def iter_tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def compute_fingerprint(batch: Any) -> int | None:
-    """Return a checksum of the tensors of a batch; None where it has none, or they tell nothing, as zeros do."""
+    """Return a checksum of the tensors of a batch; None where it has none,
+    or they tell nothing, as zeros do.
+    """
     result = 0
     varies = False
     for tensor in iter_tensors(batch):
@@ -257,7 +289,9 @@ def call_before_each(batches: Iterator[Any], call: Callable[[], object]) -> Iter
 
 
 def _is_movable(part: Any) -> bool:
-    """Return whether an object has `to`, as a `PackedSequence` or a graph of PyG; mappings become dicts instead."""
+    """Return whether an object has `to`, as a `PackedSequence` or a graph of PyG;
+    mappings become dicts instead.
+    """
     return callable(getattr(part, "to", None)) and not isinstance(part, Tensor | dict | UserDict)
 
 
@@ -267,12 +301,15 @@ def _has_objects(batch: Any) -> bool:
 
 @cache
 def _stream_for_copies(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream on which batches are copied: one for all epochs, since each keeps the memory it has used."""
+    """Return the stream on which batches are copied: one for all epochs,
+    since each keeps the memory it has used.
+    """
     return torch.cuda.Stream(device)
 
 
 def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
-    """Yield the batches on the device. On CUDA each is copied on a stream of its own, beside the step before.
+    """Yield the batches on the device. On CUDA each is copied on a stream of its own, beside the
+    step before.
 
     A batch of objects is copied on the stream of the step: nothing says which memory they hold.
     """
@@ -290,7 +327,8 @@ def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
         for tensor in iter_tensors(moved):
             current = torch.cuda.current_stream(tensor.device)
             current.wait_event(copied)  # the CPU does not wait
-            record_stream(tensor, current)  # so that its memory is not reused before this stream is done with it
+            # So that its memory is not reused before this stream is done with it.
+            record_stream(tensor, current)
         yield moved  # before the next one is fetched, which may take long
 
 
@@ -305,12 +343,16 @@ def split_of(name: str) -> Literal["val", "test"]:
 
 
 def sets_of(name: str, data: Iterable[str]) -> tuple[str, ...]:
-    """Return the sources of a split, or the one of that name: those of "val" may be "val.clean" and "val.ood"."""
+    """Return the sources of a split, or the one of that name:
+    those of "val" may be "val.clean" and "val.ood".
+    """
     return tuple(source for source in data if name in (source, split_of(source)))
 
 
 def in_set(name: str, metric: str) -> str:
-    """Return what a metric of a set is called among those of all sets: "ood/accuracy" of "val.ood"."""
+    """Return what a metric of a set is called among those of all sets:
+    "ood/accuracy" of "val.ood".
+    """
     _, _, own = name.partition(".")
     if own:
         return f"{own}/{metric}"
@@ -318,23 +360,28 @@ def in_set(name: str, metric: str) -> str:
 
 
 BATCH_SIZE_HINT = (
-    "let the source have a method batch_size(index), or the task a method batch_size(batch), that returns it; "
-    "or give a dataset with a loader, which knows it"
+    "let the source have a method batch_size(index), or the task a method batch_size(batch), that"
+    " returns it; or give a dataset with a loader, which knows it"
 )
 
 Size = Callable[[int, Any], int | None]
-"""From a batch's index in the epoch, and the batch, to its number of examples; None where unknown."""
+"""From a batch's index in the epoch, and the batch, to its number of examples;
+None where unknown.
+"""
 
 
 class BatchSizes:
-    """The sizes of the batches of one split. The source of these numbers is chosen here, before the first iteration.
+    """The sizes of the batches of one split. The source of these numbers is chosen here, before the
+    first iteration.
 
-    In this order: the task, by a method `batch_size(batch)`; the source, by the methods `batch_size(index)` for this
-    rank and `global_batch_size(index)` for all of them; the batch itself, by `size_of`.
+    In this order: the task, by a method `batch_size(batch)`; the source, by the methods
+    `batch_size(index)` for this rank and `global_batch_size(index)` for all of them; the batch
+    itself, by `size_of`.
 
-    `local(index, batch)` returns the examples of this rank in the source's latest batch, and `total(index, batch)`
-    those of all ranks, which must all call it. If they are unknown, both return None, with one warning; over ranks and
-    in gradient accumulation they raise UserError. `exact` says that no size will be None.
+    `local(index, batch)` returns the examples of this rank in the source's latest batch, and
+    `total(index, batch)` those of all ranks, which must all call it. If they are unknown, both
+    return None, with one warning; over ranks and in gradient accumulation they raise UserError.
+    `exact` says that no size will be None.
     """
 
     def __init__(
@@ -350,7 +397,9 @@ class BatchSizes:
     ) -> None:
         """Raises UserError when a method is there that cannot be called as it will be."""
         by_task = _method(task, "batch_size", "batch")
-        here, everywhere = (_method(source, name, "index") for name in ("batch_size", "global_batch_size"))
+        here, everywhere = (
+            _method(source, name, "index") for name in ("batch_size", "global_batch_size")
+        )
         if world == 1:
             here = here or everywhere
         self.exact = bool(by_task or here or world > 1)
@@ -361,10 +410,17 @@ class BatchSizes:
         elif here:
             self.local = lambda index, batch: here(index)
         else:
-            must = "over several ranks" if world > 1 else "in gradient accumulation" if accumulate > 1 else ""
+            must = (
+                "over several ranks"
+                if world > 1
+                else "in gradient accumulation"
+                if accumulate > 1
+                else ""
+            )
             self.local = _of_batch(split, must, say)
         self.total = self.local
-        if world > 1 and everywhere and not by_task:  # what a task counts need not be what the source counts
+        # What a task counts need not be what the source counts.
+        if world > 1 and everywhere and not by_task:
             self.total = lambda index, batch: everywhere(index)
         elif world > 1:
             self._gather = gather
@@ -378,7 +434,11 @@ class BatchSizes:
             marks = [mark for mark in self._gather(compute_fingerprint(batch) or 0) if mark]
             if len(set(marks)) < len(marks):
                 message = f"two ranks have the same first batch of the {split} data"
-                say(f"{message}: does each take its own share, by the rank and world that it is given?", "warn")
+                say(
+                    f"{message}: does each take its own share, by the rank and world that it is"
+                    " given?",
+                    "warn",
+                )
             return self._total(index, batch)
 
         return total
@@ -388,7 +448,9 @@ class BatchSizes:
         return sum(self._gather(self.local(index, batch) or 0))
 
     def read_replaced_size(self, batch: Any, before: int) -> int:
-        """Return the size of a batch that a hook has put in the place of one of `before` examples."""
+        """Return the size of a batch that a hook has put in the
+        place of one of `before` examples.
+        """
         size = self._of_batch(batch)
         if size is None:
             return before
@@ -398,9 +460,10 @@ class BatchSizes:
 def size_of(batch: Any) -> int | None:
     """Return how many examples a batch has, where that cannot be mistaken; else None.
 
-    That is the first dimension of a tensor; or of all tensors in a dict or a tuple, and in dicts within these, if they
-    agree in it. In a list the tensors must also differ in their number of dimensions: `[images (N, C, H, W), classes
-    (N,)]` is a batch of N, and a list of images may be of any size. The size of anything else is its length.
+    That is the first dimension of a tensor; or of all tensors in a dict or a tuple, and in dicts
+    within these, if they agree in it. In a list the tensors must also differ in their number of
+    dimensions: `[images (N, C, H, W), classes (N,)]` is a batch of N, and a list of images may be
+    of any size. The size of anything else is its length.
     """
     if isinstance(batch, Tensor):
         return batch.size(0) if batch.ndim else None
@@ -437,7 +500,9 @@ def _of_batch(split: str, must: str, say: Callable[..., None]) -> Size:
         if size is None and not warned:
             unknown = f"nothing says how many examples a batch of the {split} data has"
             if must:
-                raise UserError(Problem(f"{unknown}; {must} it must be known", hint=BATCH_SIZE_HINT))
+                raise UserError(
+                    Problem(f"{unknown}; {must} it must be known", hint=BATCH_SIZE_HINT)
+                )
             warned = True
             without = "each batch counts alike in the means"
             if split == "train":
@@ -449,10 +514,11 @@ def _of_batch(split: str, must: str, say: Callable[..., None]) -> Size:
 
 
 def weight_of_batch(task: Any) -> Callable[[Any], Weight] | None:
-    """Return what tells the weight of a batch: the task's `batch_weight(batch)`; None where the task has none.
+    """Return what tells the weight of a batch: the task's `batch_weight(batch)`; None where the
+    task has none.
 
-    A weight is a number, 0 or more. One that is computed on another device than the CPU stays there as a tensor.
-    Raises UserError when the method cannot be called as it will be.
+    A weight is a number, 0 or more. One that is computed on another device than the CPU stays there
+    as a tensor. Raises UserError when the method cannot be called as it will be.
     """
     method = _checked_method(task, "batch_weight", "batch")
     if method is None:
@@ -468,16 +534,22 @@ def weight_of_batch(task: Any) -> Callable[[Any], Weight] | None:
         if isinstance(weight, int | float) and 0 <= weight < inf:
             return weight
         message = f"{kind}.batch_weight has returned {weight!r:.60}"
-        raise UserError(Problem(message, hint="return one number, 0 or more, e.g. how many targets count in the loss"))
+        raise UserError(
+            Problem(
+                message,
+                hint="return one number, 0 or more, e.g. how many targets count in the loss",
+            )
+        )
 
     return weigh
 
 
 def tokens_of_batch(task: Any) -> Callable[[Any], int] | None:
-    """Return what tells the tokens of a batch: the task's `batch_tokens(batch)`; None where the task has none.
+    """Return what tells the tokens of a batch: the task's `batch_tokens(batch)`; None where the
+    task has none.
 
-    The number is an integer of the host: a tensor of a device would have to be waited for. Raises UserError when the
-    method cannot be called as it will be, and when it returns something else.
+    The number is an integer of the host: a tensor of a device would have to be waited for. Raises
+    UserError when the method cannot be called as it will be, and when it returns something else.
     """
     method = _checked_method(task, "batch_tokens", "batch")
     if method is None:
@@ -495,18 +567,26 @@ def tokens_of_batch(task: Any) -> Callable[[Any], int] | None:
 
 
 def _checked_method(owner: Any, name: str, takes: str) -> Callable[[Any], Any] | None:
-    """Return a method of one argument; None where there is none. Raises UserError where it takes something else."""
+    """Return a method of one argument; None where there is none.
+
+    Raises UserError where it takes something else.
+    """
     method: Callable[[Any], Any] | None = getattr(owner, name, None)
     if not callable(method):
         return None
     if find_call_problem(method, None):
-        message = f"{type(owner).__name__}.{name} must take the {takes}, and nothing else: {name}({takes})"
+        message = (
+            f"{type(owner).__name__}.{name} must take the {takes}, and nothing else:"
+            f" {name}({takes})"
+        )
         raise UserError(Problem(message))
     return method
 
 
 def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:
-    """Return a method as one that returns an int, if there is such a method: a number of that name is none."""
+    """Return a method as one that returns an int, if there is such a method:
+    a number of that name is none.
+    """
     method = _checked_method(owner, name, takes)
     if method is None:
         return None
@@ -514,7 +594,9 @@ def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:
         return lambda provided: as_int(method(provided))  # it cannot be replaced
 
     def size(provided: Any) -> int:
-        """Call the method that the user's object has now: another one may have been assigned, or no method."""
+        """Call the method that the user's object has now:
+        another one may have been assigned, or no method.
+        """
         current = getattr(owner, name)
         if not callable(current):
             raise UserError(size_cannot_be_set(name, type(owner).__name__))

@@ -33,7 +33,10 @@ class ChangedLength:
     now: DataLength
 
     def __str__(self) -> str:
-        return f"data.{self.split} had {self.then} when the checkpoint was saved, and has {self.now} now"
+        return (
+            f"data.{self.split} had {self.then} when the checkpoint was saved, and has"
+            f" {self.now} now"
+        )
 
 
 def is_mixed(source: Any) -> bool:
@@ -42,7 +45,9 @@ def is_mixed(source: Any) -> bool:
 
 
 def iter_sources(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the sources by name; in the place of several training sets each of them, as "train.photos"."""
+    """Yield the sources by name; in the place of several training sets each of them,
+    as "train.photos".
+    """
     for split, source in data.items():
         whole = _without_limit(source)
         if isinstance(whole, MixedSource):
@@ -62,12 +67,17 @@ def save_lengths(data: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def changed_lengths(
-    saved: Mapping[str, Mapping[str, int]], data: Mapping[str, Any], *, rank: int, world: int, world_then: int
+    saved: Mapping[str, Mapping[str, int]],
+    data: Mapping[str, Any],
+    *,
+    rank: int,
+    world: int,
+    world_then: int,
 ) -> Iterator[ChangedLength]:
     """Yield the sources that have another length than `save_lengths` noted, on `world_then` ranks.
 
-    The lengths are those of rank 0. Where each rank has data of its own, the other ranks have nothing to compare, and
-    nothing is comparable once the ranks are others.
+    The lengths are those of rank 0. Where each rank has data of its own, the other ranks have
+    nothing to compare, and nothing is comparable once the ranks are others.
     """
     sources = dict(iter_sources(data))
     for split, fields in saved.items():

@@ -20,7 +20,12 @@ from hookflow.runner.data.batches import (
     map_parts,
     prefetch,
 )
-from hookflow.runner.data.loader_parts import BatchSampler, ChangingBatchSampler, GivenBatches, LoaderParts
+from hookflow.runner.data.loader_parts import (
+    BatchSampler,
+    ChangingBatchSampler,
+    GivenBatches,
+    LoaderParts,
+)
 from hookflow.runner.data.own_generators import warn_of_copies
 from hookflow.runner.data.workers import (
     REMEDY_BY_SIGNAL,
@@ -42,7 +47,8 @@ from hookflow.runner.device.random_state import (
 )
 
 Key = tuple[Sequence[int], list[int]]
-"""Key of a batch: the seeds of the generators, none where it draws nothing; and the indices of its examples.
+"""Key of a batch: the seeds of the generators, none where it draws nothing; and the indices of its
+examples.
 
 A worker gets it by a queue, where a tensor would open shared memory.
 """
@@ -70,7 +76,9 @@ class _ByIndex(SizedSource):
         samplers = {}
         if sampler.drawn:
             samplers = sampler.drawn.samplers
-        self.own_states = own = OwnStates(dataset=data, collate=parts.collate, augment=parts.augment, **samplers)
+        self.own_states = own = OwnStates(
+            dataset=data, collate=parts.collate, augment=parts.augment, **samplers
+        )
         if sampler.drawn:
             sampler.drawn.own_states = own
         if own:  # without one, a source has no state
@@ -78,22 +86,32 @@ class _ByIndex(SizedSource):
             self.load_state_dict = own.load_state_dict
 
     def indices(self, epoch: int) -> list[Tensor]:
-        """Return the indices in the dataset of the examples of each batch on this rank: int64 (batch,)."""
+        """Return the indices in the dataset of the examples of each
+        batch on this rank: int64 (batch,).
+        """
         return [*self._sampler.batches(epoch)]
 
     def batch_of(self, indices: list[int]) -> Any:
-        """Return a batch of these examples on the device, augmented as the first one of an epoch."""
-        return self._parts.augment_batch(self._parts.context.to_device(self._collate_indices(indices)), 0, 0)
+        """Return a batch of these examples on the device,
+        augmented as the first one of an epoch.
+        """
+        return self._parts.augment_batch(
+            self._parts.context.to_device(self._collate_indices(indices)), 0, 0
+        )
 
     def _collate_indices(self, indices: list[int]) -> Any:
-        return collate_examples(fetch_examples(self.dataset, indices), indices, self._parts.collate, self._parts.split)
+        return collate_examples(
+            fetch_examples(self.dataset, indices), indices, self._parts.collate, self._parts.split
+        )
 
 
 class Loader(_ByIndex):
-    """A source out of a map-style dataset: each batch is a pure function of the run's seed, the epoch and its index.
+    """A source out of a map-style dataset: each batch is a pure function of the run's seed, the
+    epoch and its index.
 
-    That holds for the random numbers of the dataset, too: the fetching process seeds the generators of Python, NumPy
-    and torch for it alone. So neither the number of workers nor a resume changes a bit.
+    That holds for the random numbers of the dataset, too: the fetching process seeds the generators
+    of Python, NumPy and torch for it alone. So neither the number of workers nor a resume changes a
+    bit.
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
@@ -110,7 +128,9 @@ class Loader(_ByIndex):
         if workers or parts.context.device.type == "cuda":
             options = loader_options(fetches, type(data).__name__, parts)
             with no_loader_warnings():
-                self.loader = DataLoader(fetches, sampler=self._keys, persistent_workers=workers > 0, **options)
+                self.loader = DataLoader(
+                    fetches, sampler=self._keys, persistent_workers=workers > 0, **options
+                )
         self.info = self._sampler.describe(type(data).__name__, parts.worker_note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -120,7 +140,9 @@ class Loader(_ByIndex):
         self._keys.epoch = epoch
         self._keys.start = start
         if self.loader is None:
-            batches = (self._fetches.here if self._draws else partial(map, self._fetches.__getitem__))(self._keys)
+            batches = (
+                self._fetches.here if self._draws else partial(map, self._fetches.__getitem__)
+            )(self._keys)
         else:
             with no_loader_warnings():
                 self._batches = iter(self.loader)
@@ -134,13 +156,16 @@ class Loader(_ByIndex):
     def close(self) -> None:
         if self.loader is not None and self.workers and self._batches is not None:
             end_workers(self._batches, self.info["name"], self._parts.context.say)
-            self._batches = self.loader._iterator = None  # its pipes close at once, not at a garbage collection
+            # Its pipes close at once, not at a garbage collection.
+            self._batches = self.loader._iterator = None
 
 
 class _BatchKeys:
     """The keys of the batches of an epoch from an index on, passed to the fetching processes."""
 
-    def __init__(self, sampler: BatchSampler | GivenBatches, context: DataContext, seeded: bool) -> None:
+    def __init__(
+        self, sampler: BatchSampler | GivenBatches, context: DataContext, seeded: bool
+    ) -> None:
         self.sampler = sampler
         self._context = context
         self._seeded = seeded
@@ -150,11 +175,18 @@ class _BatchKeys:
         return self.sampler.batches_in(self.epoch) - self.start
 
     def __iter__(self) -> Iterator[Key]:
-        """Yield the keys. The order is drawn with the first one: PyTorch begins a first epoch with workers twice."""
+        """Yield the keys.
+
+        The order is drawn with the first one: PyTorch begins a first epoch with workers twice.
+        """
         seeds: Iterator[Sequence[int]] = repeat(())
         if self._seeded:
             seeds = batch_seeds(
-                self._context.seed, RNGStream.EXAMPLES, self.epoch, self._context.rank, start=self.start
+                self._context.seed,
+                RNGStream.EXAMPLES,
+                self.epoch,
+                self._context.rank,
+                start=self.start,
             )
         batches = self.sampler.batches(self.epoch, self.start)
         for seed, indices in zip(seeds, batches, strict=False):
@@ -176,10 +208,15 @@ class _FetchBatch(PickledWithImports, Dataset[Any]):
         return self._fetch(indices)
 
     def _fetch(self, indices: list[int]) -> Any:
-        return collate_examples(fetch_examples(self.data, indices), indices, self._collate, self._split)
+        return collate_examples(
+            fetch_examples(self.data, indices), indices, self._collate, self._split
+        )
 
     def here(self, keys: Iterable[Key]) -> Iterator[Any]:
-        """Fetch batches in the process that trains. Its random numbers are the same as if workers fetched them."""
+        """Fetch batches in the process that trains.
+
+        Its random numbers are the same as if workers fetched them.
+        """
         fork = GeneratorFork()
         for seeds, indices in keys:
             with fork.drawing(seeds):
@@ -196,7 +233,8 @@ def collate_examples(
 ) -> Any:
     """Return a batch of these examples.
 
-    Raises CollateError where they are at fault, and not a function of the user; SharedMemoryError where that is full.
+    Raises CollateError where they are at fault, and not a function of the user; SharedMemoryError
+    where that is full.
     """
     try:
         return collate(examples)
@@ -215,14 +253,19 @@ def collate_examples(
             other = f"example {indices[unlike]} has {kinds[unlike]}"
             text = f"{other}, and example {indices[0]} {kinds[0]}: they make no batch"
         elif own:
-            error.add_note(f"raised by collate of [data.{split}], for the examples {first_few([*map(str, indices)])}")
+            error.add_note(
+                f"raised by collate of [data.{split}], for the examples"
+                f" {first_few([*map(str, indices)])}"
+            )
             raise
         raise CollateError(f"[data.{split}]: {text}") from error
 
 
 def _describe_shapes(example: Any) -> str:
     """Return the shapes of the tensors and arrays of an example in words."""
-    shapes = [f"shape {tuple(leaf.shape)}" for leaf in tree_leaves(example) if hasattr(leaf, "shape")]
+    shapes = [
+        f"shape {tuple(leaf.shape)}" for leaf in tree_leaves(example) if hasattr(leaf, "shape")
+    ]
     return ", ".join(shapes) or "no tensor"
 
 
@@ -239,14 +282,19 @@ def fetch_examples(data: Any, indices: list[int]) -> list[Any]:
 
 
 def may_draw(data: Any) -> bool:
-    """Say whether a dataset may draw random numbers: PyTorch's own of tensors, and a subset of one, draw none."""
+    """Say whether a dataset may draw random numbers: PyTorch's own of tensors,
+    and a subset of one, draw none.
+    """
     if type(data) is Subset:
         return may_draw(data.dataset)
     return type(data) is not TensorDataset
 
 
 def fetch_forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """Yield so many batches. The training's random numbers are the same whether they are fetched here or by workers."""
+    """Yield so many batches.
+
+    The training's random numbers are the same whether they are fetched here or by workers.
+    """
     fork = GeneratorFork()
     for _ in range(count):  # a resume at the end of an epoch does not go beyond it either
         with fork.drawing():
@@ -255,10 +303,12 @@ def fetch_forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 
 class OnDevice(_ByIndex):
-    """A source out of a map-style dataset that is collated once, as one batch of all its examples, and kept.
+    """A source out of a map-style dataset that is collated once, as one batch of all its examples,
+    and kept.
 
-    Random draws of the dataset are made once; what should differ from epoch to epoch belongs in `augment`. Raises
-    UserError where what `collate` makes is not tensors with a row for each example.
+    Random draws of the dataset are made once; what should differ from epoch to epoch belongs in
+    `augment`. Raises UserError where what `collate` makes is not tensors with a row for each
+    example.
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
@@ -270,13 +320,18 @@ class OnDevice(_ByIndex):
             full = collate_examples(fetch_examples(data, every), every, parts.collate, parts.split)
         _check_rows(full, len(data), parts)
         self._full = context.to_device(full)
-        note = f"{sum(tensor.nbytes for tensor in iter_tensors(self._full)) / 2**20:.1f} MiB on {context.device}"
+        note = (
+            f"{sum(tensor.nbytes for tensor in iter_tensors(self._full)) / 2**20:.1f} MiB on"
+            f" {context.device}"
+        )
         self.info = self._sampler.describe(type(data).__name__, note, synthetic=False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         self._sampler.begin(epoch, start)
         shards = self._sampler.batches(epoch, start, self._parts.context.device)
-        yield from self._parts.augmented((_rows(self._full, shard) for shard in shards), epoch, start)
+        yield from self._parts.augmented(
+            (_rows(self._full, shard) for shard in shards), epoch, start
+        )
 
     def _collate_indices(self, indices: list[int]) -> Any:
         return _rows(self._full, torch.tensor(indices, device=self._parts.context.device))
@@ -298,5 +353,8 @@ def _check_rows(batch: Any, examples: int, parts: LoaderParts) -> None:
             made = f"a tensor of shape {tuple(batch.shape)}"
         else:
             made = f"a {type(batch).__name__}"
-        message = f"on_device needs tensors with a row for each of the {examples} examples, and collate makes {made}"
+        message = (
+            f"on_device needs tensors with a row for each of the {examples} examples, and collate"
+            f" makes {made}"
+        )
         raise UserError(Problem(message, parts.place("on_device")))

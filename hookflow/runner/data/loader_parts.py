@@ -1,4 +1,6 @@
-"""The resolved settings of a loader: sampler, batch sampler, collate function, workers, generators."""
+"""The resolved settings of a loader: sampler, batch sampler, collate function,
+workers, generators.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -38,7 +40,9 @@ SAMPLER_KEYS = ("sampler", "batch_sampler")
 
 @dataclass(frozen=True)
 class LoaderParts:
-    """How batches of a split are made; `place` gives the place of a key of the section in the pipeline."""
+    """How batches of a split are made; `place` gives the place of a key
+    of the section in the pipeline.
+    """
 
     section: LoaderSection
     context: DataContext
@@ -65,7 +69,10 @@ class LoaderParts:
         return ""
 
     def batches_of(self, data: Any) -> "BatchSampler | GivenBatches":
-        """Return which examples of a map-style dataset each batch takes. Raises UserError when that cannot be."""
+        """Return which examples of a map-style dataset each batch takes.
+
+        Raises UserError when that cannot be.
+        """
         context = self.context
 
         drawn = None
@@ -89,21 +96,32 @@ class LoaderParts:
             else:
                 sampler = BatchSampler(len(data), sizes.at(0), **options)
         if sampler.examples < context.world and self.batch_sampler is None:
-            message = f"{sampler.examples} examples cannot be sharded across {context.world} ranks: each needs one"
+            message = (
+                f"{sampler.examples} examples cannot be sharded across {context.world} ranks: each"
+                " needs one"
+            )
             raise UserError(Problem(message, self.place("batch_size")))
         if self.section.batches is not None and len(sampler) > sampler.available:
-            message = f"an epoch of this dataset has {sampler.available} batches, and not {len(sampler)}"
-            raise UserError(Problem(message, self.place("batches"), "leave it out to take all of them"))
+            message = (
+                f"an epoch of this dataset has {sampler.available} batches, and not {len(sampler)}"
+            )
+            raise UserError(
+                Problem(message, self.place("batches"), "leave it out to take all of them")
+            )
         return sampler
 
     def augmented(self, batches: Iterable[Any], epoch: int, start: int) -> Iterable[Any]:
-        """Return the batches, the first of them at index `start` of the epoch, changed by `augment` on the device."""
+        """Return the batches, the first of them at index `start` of the epoch,
+        changed by `augment` on the device.
+        """
         if self.augment is None:
             return batches
         return (self.augment_batch(b, epoch, k) for k, b in enumerate(batches, start))
 
     def augment_batch(self, batch: Any, epoch: int, index: int) -> Any:
-        """Return a batch changed by `augment`, if there is one, with a generator that is seeded for it."""
+        """Return a batch changed by `augment`, if there is one,
+        with a generator that is seeded for it.
+        """
         if self.augment is None:
             return batch
         context = self.context
@@ -127,8 +145,9 @@ def loader_parts(
 ) -> LoaderParts:
     """Import what the section at `key` names; files are relative to `base`.
 
-    `public` is the section with references in the place of what the environment has given. Raises UserError with
-    everything that is missing, cannot be called as it will be, or cannot be sharded across the ranks.
+    `public` is the section with references in the place of what the environment has given. Raises
+    UserError with everything that is missing, cannot be called as it will be, or cannot be sharded
+    across the ranks.
     """
 
     def place(name: str) -> Where:
@@ -149,7 +168,13 @@ def loader_parts(
     if least is not None and least < context.world:
         ranks = f"{context.world} ranks: each needs an example"
         message = f"batches of {least} cannot be sharded across {ranks}"
-        problems.append(Problem(message, place("batch_size"), "batch_size counts the examples of all of them together"))
+        problems.append(
+            Problem(
+                message,
+                place("batch_size"),
+                "batch_size counts the examples of all of them together",
+            )
+        )
     if problems:
         raise UserError(problems)
     if section.shuffle is None:
@@ -161,13 +186,22 @@ def loader_parts(
 
 
 def _made(
-    name: str, part: Component, public: Component, make: Any, place: Callable[[str], Where], seed: int
+    name: str,
+    part: Component,
+    public: Component,
+    make: Any,
+    place: Callable[[str], Where],
+    seed: int,
 ) -> Callable[..., Any]:
-    """Return what the loader will call: a function with the file's arguments in it, or an object made with them."""
+    """Return what the loader will call: a function with the file's arguments in it,
+    or an object made with them.
+    """
     where = place(f"{name}.use")
     called_with = CALLED_WITH[name]
     if not callable(make):
-        message = f'{name} must be a function or a class, and "{part.use}" is a {type(make).__name__}'
+        message = (
+            f'{name} must be a function or a class, and "{part.use}" is a {type(make).__name__}'
+        )
         raise UserError(Problem(message, where))
     is_object = isinstance(make, type) and name not in SAMPLER_KEYS
     if is_object:
@@ -193,21 +227,26 @@ def _made(
         made = partial(make, **{**offered, **part.args})
     why = find_call_problem(made, *called_with)
     if why:
-        message = f"{name} is called with {' and '.join(called_with)}, and {part.use} cannot be: {why}"
+        message = (
+            f"{name} is called with {' and '.join(called_with)}, and {part.use} cannot be: {why}"
+        )
         raise UserError(Problem(message, where))
     return made  # type: ignore[no-any-return]
 
 
 class BatchSharding:
-    """The batches of an epoch of `examples`, each sharded across the ranks; the base of sources that make batches.
+    """The batches of an epoch of `examples`, each sharded across the ranks; the base of sources
+    that make batches.
 
-    `batch_size` counts the examples of all `world` ranks together. Each example is taken once, and the shards of a
-    batch differ by one example at most. A last batch that is too small for every rank to have an example of it is
-    added to the one before. With `drop_last` an incomplete last batch is left out. Raises ValueError when a batch has
-    fewer examples than there are ranks.
+    `batch_size` counts the examples of all `world` ranks together. Each example is taken once, and
+    the shards of a batch differ by one example at most. A last batch that is too small for every
+    rank to have an example of it is added to the one before. With `drop_last` an incomplete last
+    batch is left out. Raises ValueError when a batch has fewer examples than there are ranks.
     """
 
-    def __init__(self, examples: int, batch_size: int, *, drop_last: bool, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self, examples: int, batch_size: int, *, drop_last: bool, rank: int = 0, world: int = 1
+    ) -> None:
         if batch_size < world:
             raise ValueError(f"batches of {batch_size} cannot be sharded across {world} ranks")
         self.examples = examples
@@ -220,7 +259,9 @@ class BatchSharding:
             self._last = batch_size
         else:
             self._last = examples - (self._batches - 1) * batch_size
-        self._full_here, self._last_here = (len(range(rank, size, world)) for size in (self._full, self._last))
+        self._full_here, self._last_here = (
+            len(range(rank, size, world)) for size in (self._full, self._last)
+        )
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch: the same on every rank."""
@@ -244,21 +285,30 @@ class BatchSharding:
         return self._last
 
     def shard(self, indices: Tensor, index: int) -> Tensor:
-        """Return this rank's part of the batch at `index`: of the `indices` of the epoch, one for each example."""
+        """Return this rank's part of the batch at `index`: of the `indices` of the epoch,
+        one for each example.
+        """
         begin = index * self._full
         return indices[begin + self.rank : begin + self.global_batch_size(index) : self.world]
 
     def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
         return DataInfo(
-            name=name, examples=self.examples, batches=len(self), batch_size=self._full, synthetic=synthetic, note=note
+            name=name,
+            examples=self.examples,
+            batches=len(self),
+            batch_size=self._full,
+            synthetic=synthetic,
+            note=note,
         )
 
 
 class BatchSampler(BatchSharding):
-    """The order of the examples in each epoch, the same on every rank, and the batches that it is cut into.
+    """The order of the examples in each epoch, the same on every rank, and the batches that it is
+    cut into.
 
-    `batches` of them make an epoch, or all if left out: a shuffled epoch takes others each time. The order is that of
-    the user's sampler where indices are `drawn` from one. Raises UserError where later epochs have more or fewer.
+    `batches` of them make an epoch, or all if left out: a shuffled epoch takes others each time.
+    The order is that of the user's sampler where indices are `drawn` from one. Raises UserError
+    where later epochs have more or fewer.
     """
 
     def __init__(
@@ -295,7 +345,10 @@ class BatchSampler(BatchSharding):
         if self.drawn:
             drawn = self.drawn.indices(epoch)
             if len(drawn) != self.examples:
-                message = f"the sampler gave {self.examples} indices in epoch 0, and {len(drawn)} in epoch {epoch}"
+                message = (
+                    f"the sampler gave {self.examples} indices in epoch 0, and {len(drawn)} in"
+                    f" epoch {epoch}"
+                )
                 raise UserError(Problem(message, self.drawn.where, "every epoch must have as many"))
             return torch.tensor(drawn, dtype=torch.int64)
         if not self.shuffle:
@@ -308,8 +361,12 @@ class BatchSampler(BatchSharding):
         if self.drawn:
             self.drawn.again = start > 0
 
-    def batches(self, epoch: int, start: int = 0, device: torch.device | None = None) -> Iterator[Tensor]:
-        """Return the indices of this rank's examples in each batch of the epoch, from batch `start` on."""
+    def batches(
+        self, epoch: int, start: int = 0, device: torch.device | None = None
+    ) -> Iterator[Tensor]:
+        """Return the indices of this rank's examples in each batch of the epoch,
+        from batch `start` on.
+        """
         order = self.indices(epoch).to(device)
         return (self.shard(order, index) for index in range(start, len(self)))
 
@@ -317,16 +374,26 @@ class BatchSampler(BatchSharding):
 class ChangingBatchSampler(BatchSampler):
     """A batch sampler whose batches have another size from some epochs on.
 
-    The order of an epoch does not depend on its batch size. `len` and `describe` are of the first epoch.
+    The order of an epoch does not depend on its batch size. `len` and `describe` are of the first
+    epoch.
     """
 
     def __init__(
-        self, examples: int, sizes: ByEpoch, *, drop_last: bool, rank: int = 0, world: int = 1, **options: Any
+        self,
+        examples: int,
+        sizes: ByEpoch,
+        *,
+        drop_last: bool,
+        rank: int = 0,
+        world: int = 1,
+        **options: Any,
     ) -> None:
         self._sizes = sizes
         sharding: dict[str, Any] = {"drop_last": drop_last, "rank": rank, "world": world}
         super().__init__(examples, sizes.at(0), **options, **sharding)
-        self._shardings = {size: BatchSharding(self.examples, size, **sharding) for size in sizes.values}
+        self._shardings = {
+            size: BatchSharding(self.examples, size, **sharding) for size in sizes.values
+        }
         self._current = self._sharding_of(0)
         self.available = min(map(len, self._shardings.values()))
         if options.get("batches") is None:
@@ -346,35 +413,49 @@ class ChangingBatchSampler(BatchSampler):
         self._current = self._sharding_of(epoch)
 
     def batch_size(self, index: int) -> int:
-        """Return how many examples this rank has in the batch at `index` of the epoch that has begun."""
+        """Return how many examples this rank has in the batch at
+        `index` of the epoch that has begun.
+        """
         return self._current.batch_size(index)
 
     def global_batch_size(self, index: int) -> int:
-        """Return how many examples all ranks together have in the batch at `index` of the epoch that has begun."""
+        """Return how many examples all ranks together have in the batch at
+        `index` of the epoch that has begun.
+        """
         return self._current.global_batch_size(index)
 
-    def batches(self, epoch: int, start: int = 0, device: torch.device | None = None) -> Iterator[Tensor]:
+    def batches(
+        self, epoch: int, start: int = 0, device: torch.device | None = None
+    ) -> Iterator[Tensor]:
         order = self.indices(epoch).to(device)
         sharding = self._sharding_of(epoch)
         return (sharding.shard(order, index) for index in range(start, self.batches_in(epoch)))
 
     def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
-        changes = [f"{size} after {format_count(first, 'epoch')}" for first, size in self._sizes.stages[1:]]
+        changes = [
+            f"{size} after {format_count(first, 'epoch')}" for first, size in self._sizes.stages[1:]
+        ]
         described = f"batches of {', '.join(changes)}"
-        return super().describe(name, "; ".join(filter(None, (described, note))), synthetic=synthetic)
+        return super().describe(
+            name, "; ".join(filter(None, (described, note))), synthetic=synthetic
+        )
 
     def _sharding_of(self, epoch: int) -> BatchSharding:
         return self._shardings[self._sizes.at(epoch)]
 
 
 class DrawnSampler:
-    """The items that the user's sampler yields in an epoch; it is run through at the start of each one.
+    """The items that the user's sampler yields in an epoch; it is run through at the start of each
+    one.
 
-    The global generators are seeded for the epoch meanwhile, so that its order can be reproduced though the sampler
-    has no state. `set_epoch(epoch)` of the sampler, and of one within it, is called if it is there.
+    The global generators are seeded for the epoch meanwhile, so that its order can be reproduced
+    though the sampler has no state. `set_epoch(epoch)` of the sampler, and of one within it, is
+    called if it is there.
     """
 
-    def __init__(self, sampler: Iterable[Any], data: Any, seed: int, key: str, where: Where) -> None:
+    def __init__(
+        self, sampler: Iterable[Any], data: Any, seed: int, key: str, where: Where
+    ) -> None:
         self.sampler = sampler
         self.key = key
         self.where = where
@@ -403,13 +484,20 @@ class DrawnSampler:
         except (AttributeError, TypeError):
             hint = {
                 "sampler": "a sampler gives one index at a time; batches are made of them here",
-                "batch_sampler": "a batch_sampler gives one list of indices at a time, which is a batch",
+                "batch_sampler": (
+                    "a batch_sampler gives one list of indices at a time, which is a batch"
+                ),
             }
             message = f"the {self.key} gave a {type(provided).__name__} where an index is needed"
             raise UserError(Problem(message, self.where, hint[self.key])) from None
         if not 0 <= index < self._examples:
-            message = f"the {self.key} gave the index {index}, and the dataset has {self._examples} examples"
-            raise UserError(Problem(message, self.where, f"they count from 0 to {self._examples - 1}"))
+            message = (
+                f"the {self.key} gave the index {index}, and the dataset has {self._examples}"
+                " examples"
+            )
+            raise UserError(
+                Problem(message, self.where, f"they count from 0 to {self._examples - 1}")
+            )
         return index
 
 
@@ -418,15 +506,19 @@ Shares = list[list[int]]
 
 
 class GivenBatches:
-    """The batches of the user's batch sampler, of any sizes. It has the methods of a `BatchSampler`.
+    """The batches of the user's batch sampler, of any sizes. It has the methods of a
+    `BatchSampler`.
 
-    A batch of the run is a whole one for each rank. Where too few are left for that, the examples of each are sharded
-    across some of the ranks. Raises UserError when that cannot be, when the sampler gives something else than lists of
-    indices, or another number of them in a later epoch; where `batches` make an epoch, there may be more. Epoch 1 is
-    gone through before training, if the epochs of the data are `several`.
+    A batch of the run is a whole one for each rank. Where too few are left for that, the examples
+    of each are sharded across some of the ranks. Raises UserError when that cannot be, when the
+    sampler gives something else than lists of indices, or another number of them in a later epoch;
+    where `batches` make an epoch, there may be more. Epoch 1 is gone through before training, if
+    the epochs of the data are `several`.
     """
 
-    def __init__(self, drawn: DrawnSampler, batches: int | None, *, rank: int, world: int, several: bool) -> None:
+    def __init__(
+        self, drawn: DrawnSampler, batches: int | None, *, rank: int, world: int, several: bool
+    ) -> None:
         self.rank = rank
         self.world = world
         self.drawn = drawn
@@ -448,7 +540,10 @@ class GivenBatches:
         return len(self)
 
     def begin(self, epoch: int, start: int) -> None:
-        """Take on the sizes of an epoch's batches. A sampler with a state may draw others than before."""
+        """Take on the sizes of an epoch's batches.
+
+        A sampler with a state may draw others than before.
+        """
         self.drawn.again = start > 0
         if self.drawn.own_states:
             self._cached = -1, []
@@ -462,8 +557,12 @@ class GivenBatches:
         """Return how many examples all ranks together have in the batch at `index`."""
         return sum(self._sizes[index])
 
-    def batches(self, epoch: int, start: int = 0, device: torch.device | None = None) -> Iterator[Tensor]:
-        """Return the indices of this rank's examples in each batch of the epoch, from batch `start` on."""
+    def batches(
+        self, epoch: int, start: int = 0, device: torch.device | None = None
+    ) -> Iterator[Tensor]:
+        """Return the indices of this rank's examples in each batch of the epoch,
+        from batch `start` on.
+        """
         mine = [shares[self.rank] for shares in self._shares(epoch)]
         flat = torch.tensor([*chain(*mine)], dtype=torch.int64, device=device)
         return iter(flat.split([*map(len, mine)])[start:])
@@ -474,9 +573,18 @@ class GivenBatches:
 
     def describe(self, name: str, note: str, *, synthetic: bool) -> DataInfo:
         sizes = self.global_batch_sizes(0)
-        note = "; ".join(filter(None, (f"batches of {min(sizes)} to {max(sizes)} examples" if sizes else "", note)))
+        note = "; ".join(
+            filter(
+                None, (f"batches of {min(sizes)} to {max(sizes)} examples" if sizes else "", note)
+            )
+        )
         return DataInfo(
-            name=name, examples=self.examples, batches=len(self), batch_size=0, synthetic=synthetic, note=note
+            name=name,
+            examples=self.examples,
+            batches=len(self),
+            batch_size=0,
+            synthetic=synthetic,
+            note=note,
         )
 
     def _shares(self, epoch: int) -> list[Shares]:
@@ -490,11 +598,22 @@ class GivenBatches:
         result = []
         for batch in drawn.epoch(epoch):
             if not isinstance(batch, Iterable) or isinstance(batch, str):
-                message = f"the batch_sampler gave a {type(batch).__name__} where a list of indices is needed"
-                raise UserError(Problem(message, drawn.where, "it gives one batch at a time; `sampler` gives indices"))
+                message = (
+                    f"the batch_sampler gave a {type(batch).__name__} where a list of indices is"
+                    " needed"
+                )
+                raise UserError(
+                    Problem(
+                        message,
+                        drawn.where,
+                        "it gives one batch at a time; `sampler` gives indices",
+                    )
+                )
             result.append([drawn.index(provided) for provided in batch])
             if not result[-1]:
-                raise UserError(Problem(f"the batch_sampler gave an empty batch in epoch {epoch}", drawn.where))
+                raise UserError(
+                    Problem(f"the batch_sampler gave an empty batch in epoch {epoch}", drawn.where)
+                )
         return result
 
     def _shared_out(self, batches: list[list[int]], epoch: int) -> list[Shares]:
@@ -504,17 +623,27 @@ class GivenBatches:
             each = ""
             if world > 1:
                 each = " for each rank"
-            message = f"the batch_sampler gave {self.available} batches{each} in epoch 0, and {count} in epoch {epoch}"
+            message = (
+                f"the batch_sampler gave {self.available} batches{each} in epoch 0, and {count} in"
+                f" epoch {epoch}"
+            )
             hint = "every epoch must have as many; or let `batches` be as many as the shortest has"
             raise UserError(Problem(message, self.drawn.where, hint))
         result = [batches[k : k + world] for k in range(0, len(batches), world)][: len(self)]
         if result and (left := len(last := result[-1])) < world:
             sharing = [len(range(number, world, left)) for number in range(left)]
-            result[-1] = [last[rank % left][rank // left :: sharing[rank % left]] for rank in range(world)]
+            result[-1] = [
+                last[rank % left][rank // left :: sharing[rank % left]] for rank in range(world)
+            ]
             if not all(result[-1]):
                 some = "the last batch"
                 if left > 1:
                     some = f"the last {left} batches"
-                message = f"{some} of epoch {epoch} cannot be sharded across {world} ranks: each needs an example"
-                raise UserError(Problem(message, self.drawn.where, f"leave it out: batches = {count - 1}"))
+                message = (
+                    f"{some} of epoch {epoch} cannot be sharded across {world} ranks: each needs an"
+                    " example"
+                )
+                raise UserError(
+                    Problem(message, self.drawn.where, f"leave it out: batches = {count - 1}")
+                )
         return result

@@ -1,4 +1,6 @@
-"""The data of a loop of the user's own: how many iterations there are, and nothing that yields a batch."""
+"""The data of a loop of the user's own: how many iterations there are,
+and nothing that yields a batch.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +19,12 @@ class LoopData:
         self._split = split
         self._batches = batches
         self.info = DataInfo(
-            name="the loop", examples=0, batches=batches, batch_size=batch_size, synthetic=False, note=""
+            name="the loop",
+            examples=0,
+            batches=batches,
+            batch_size=batch_size,
+            synthetic=False,
+            note="",
         )
 
     def __len__(self) -> int:
@@ -25,5 +32,8 @@ class LoopData:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Raise UserError: only the user's loop can fetch a batch."""
-        message = f'run.data["{self._split}"] has no batches: the loop is your own, and fetches them itself'
+        message = (
+            f'run.data["{self._split}"] has no batches: the loop is your own, and fetches them'
+            " itself"
+        )
         raise UserError(Problem(message))

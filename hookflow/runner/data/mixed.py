@@ -1,4 +1,6 @@
-"""Several training sets as one source: the order in which their batches come, and where each set is."""
+"""Several training sets as one source: the order in which their batches come,
+and where each set is.
+"""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -37,11 +39,16 @@ class MixOrder(ABC):
 
     @abstractmethod
     def steps(self, epoch: int, count: int) -> Sequence[Step]:
-        """Return the first `count` steps of an epoch. They are the same whenever this is called, and on all ranks."""
+        """Return the first `count` steps of an epoch.
+
+        They are the same whenever this is called, and on all ranks.
+        """
 
 
 class TurnOrder(MixOrder):
-    """Takes as many batches of a set as its share, then of the next set; each epoch begins with the first set."""
+    """Takes as many batches of a set as its share, then of the next set;
+    each epoch begins with the first set.
+    """
 
     def __init__(self, shares: Mapping[str, int]) -> None:
         self._shares = dict(shares)
@@ -67,7 +74,9 @@ class TurnOrder(MixOrder):
 
 
 class RandomOrder(MixOrder):
-    """Draws the set of each step, with the shares as weights; each epoch is drawn from a seed of its own."""
+    """Draws the set of each step, with the shares as weights;
+    each epoch is drawn from a seed of its own.
+    """
 
     def __init__(self, shares: Mapping[str, int], seed: int) -> None:
         self._shares = dict(shares)
@@ -77,8 +86,12 @@ class RandomOrder(MixOrder):
     def epoch_length(self, lengths: Mapping[str, int], end: EpochEnd) -> int:
         """Return after how many steps a set is expected to be through."""
         if end == "shortest":
-            return min(length * self._total // self._shares[name] for name, length in lengths.items())
-        return max(-(-length * self._total // self._shares[name]) for name, length in lengths.items())
+            return min(
+                length * self._total // self._shares[name] for name, length in lengths.items()
+            )
+        return max(
+            -(-length * self._total // self._shares[name]) for name, length in lengths.items()
+        )
 
     def steps(self, epoch: int, count: int) -> Sequence[Step]:
         generator = torch.Generator().manual_seed(derive_seed(self._seed, RNGStream.MIX, epoch))
@@ -113,13 +126,17 @@ def mix_order(name: MixOrderName, shares: Mapping[str, int], seed: int) -> MixOr
 
 
 def context_of_set(context: DataContext, name: str) -> DataContext:
-    """Return the settings of one set of a mix: its own seed, so that two sets do not draw the same numbers."""
+    """Return the settings of one set of a mix: its own seed,
+    so that two sets do not draw the same numbers.
+    """
     seed = derive_seed(context.seed, RNGStream.MIX, crc32(name.encode())) % MAX_SET_SEED
     return replace(context, seed=seed)
 
 
 class SetReader:
-    """Reads the batches of one set by their numbers, which count on from one epoch of the set to the next."""
+    """Reads the batches of one set by their numbers,
+    which count on from one epoch of the set to the next.
+    """
 
     def __init__(self, name: str, source: Any) -> None:
         self._name = name
@@ -129,7 +146,8 @@ class SetReader:
         """The number of the batch that `_batches` gives next; None where that is not known."""
 
     def read(self, number: int) -> Any:
-        """Return a batch. Batches in a row come from one iterator; any other one begins where it is needed.
+        """Return a batch. Batches in a row come from one iterator; any other one begins where it is
+        needed.
 
         Raises UserError where the set has fewer batches than it has promised.
         """
@@ -154,7 +172,9 @@ class SetReader:
 
 @dataclass(frozen=True)
 class MixPlace:
-    """A place in a mix: so many steps of an epoch are done, and so many batches of each set since the run began."""
+    """A place in a mix: so many steps of an epoch are done,
+    and so many batches of each set since the run began.
+    """
 
     epoch: int
     steps: int
@@ -166,12 +186,14 @@ class MixPlace:
 
 
 class MixedSource(SizedSource):
-    """A source of the batches of several sets, each of which goes on where it was as an epoch of the mix ends.
+    """A source of the batches of several sets, each of which goes on where it was as an epoch of
+    the mix ends.
 
-    A set that is through begins its next epoch. A step has a batch of one set, whose name is in `batch_set`; or one of
-    each, in a dict by the name of the set, and `batch_set` is None.
+    A set that is through begins its next epoch. A step has a batch of one set, whose name is in
+    `batch_set`; or one of each, in a dict by the name of the set, and `batch_set` is None.
 
-    Which batch a step has is a function of the run's seed, the epoch and the step, as long as it is one in each set.
+    Which batch a step has is a function of the run's seed, the epoch and the step, as long as it is
+    one in each set.
     """
 
     dataset = sampler = loader = None  # each set has its own
@@ -184,7 +206,9 @@ class MixedSource(SizedSource):
         self._order = order
         self._readers = {name: SetReader(name, source) for name, source in sets.items()}
         self._latest: dict[str, int] = {}
-        """The index of the latest batch of each set that the latest step has, in the epoch of the set."""
+        """The index of the latest batch of each set that the latest step has,
+        in the epoch of the set.
+        """
         self._beginning = MixPlace(0, 0, dict.fromkeys(sets, 0))
         self._loaded = self._beginning
         self._latest_place = self._beginning
@@ -225,7 +249,9 @@ class MixedSource(SizedSource):
         )
 
     def _sum_of_sizes(self, method: str) -> Any:
-        """Return the method of a mix that adds up those of its sets for the latest step; None where one lacks it."""
+        """Return the method of a mix that adds up those of its sets for the latest step;
+        None where one lacks it.
+        """
         if not all(callable(getattr(source, method, None)) for source in self.sets.values()):
             return None
 
@@ -242,7 +268,8 @@ class MixedSource(SizedSource):
         """Yield the batches of an epoch (counted from 0), from step `start` on, on the device."""
         taken = self._taken_at(epoch, start)
         steps = self._order.steps(epoch, len(self))
-        is_training = self._loaded.is_before(epoch, start)  # a hook may look at an epoch that is over
+        # A hook may look at an epoch that is over.
+        is_training = self._loaded.is_before(epoch, start)
         for index in range(start, len(steps)):
             batch = self._read(steps[index], taken)
             if is_training:
@@ -266,7 +293,9 @@ class MixedSource(SizedSource):
         return batches[self.batch_set]
 
     def _taken_at(self, epoch: int, steps: int) -> dict[str, int]:
-        """Return how many batches of each set lie before a place, counted from the latest place that is known."""
+        """Return how many batches of each set lie before a place,
+        counted from the latest place that is known.
+        """
         known = [self._latest_place, self._loaded, self._beginning]
         begin = next(place for place in known if place.is_before(epoch, steps))
         taken = Counter(begin.taken)
@@ -289,7 +318,12 @@ class MixedSource(SizedSource):
         for name, source in self.sets.items():
             if hasattr(source, "state_dict"):
                 sets[name] = source.state_dict()
-        return {"epoch": place.epoch, "steps": place.steps, "taken": dict(place.taken), "sets": sets}
+        return {
+            "epoch": place.epoch,
+            "steps": place.steps,
+            "taken": dict(place.taken),
+            "sets": sets,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take on a state; a set that it lacks is at its beginning."""

@@ -1,4 +1,7 @@
-"""Random generators that data keep themselves: found, saved and loaded. Each worker process has a copy of them."""
+"""Random generators that data keep themselves: found, saved and loaded.
+
+Each worker process has a copy of them.
+"""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +28,9 @@ OPAQUE_TYPES = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 
 def warn_of_copies(data: Any, workers: int, say: Callable[..., None]) -> None:
-    """Warn of generators in data that are fetched by workers without a function that begins each of them."""
+    """Warn of generators in data that are fetched by workers without a
+    function that begins each of them.
+    """
     if not workers:
         return
     names = [*find_generators(data)]
@@ -34,13 +39,18 @@ def warn_of_copies(data: Any, workers: int, say: Callable[..., None]) -> None:
     what_happens = "its worker has a copy, which begins anew at a resume"
     if workers > 1:
         what_happens = f"each of its {workers} workers has a copy, which draws the same numbers"
-    hint = "draw from random, np.random or torch, which are seeded for each batch, or seed them by worker_init_fn"
+    hint = (
+        "draw from random, np.random or torch, which are seeded for each batch, or seed them by"
+        " worker_init_fn"
+    )
     kept = f"{type(data).__name__} keeps generators of its own: {first_few(names)}"
     say(f"{kept}; {what_happens}. Instead {hint}", "warn")
 
 
 def find_generators(owner: Any) -> dict[str, Any]:
-    """Return the random generators among the attributes of an object, by name, with dots where they lie deeper."""
+    """Return the random generators among the attributes of an object, by name,
+    with dots where they lie deeper.
+    """
     return dict(_generators_in(owner, MAX_SEARCH_DEPTH, iter(range(MAX_OBJECTS))))
 
 
@@ -71,7 +81,9 @@ def save_generators(generators: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_generators(generators: Mapping[str, Any], states: dict[str, Any]) -> None:
-    """Put back what `save_generators` returned; generators that are gone, or of another kind, are left alone."""
+    """Put back what `save_generators` returned; generators that are gone,
+    or of another kind, are left alone.
+    """
     for name, state in states.items():
         generator = generators.get(name)
         if generator is None or type(generator).__name__ != state["type"]:

@@ -1,4 +1,6 @@
-"""Batches of which a worker process hangs: others fetch them, so that no rank is left alone in an iteration."""
+"""Batches of which a worker process hangs: others fetch them,
+so that no rank is left alone in an iteration.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,13 +12,15 @@ from hookflow.runner.process.signals import WorkerHangError
 def can_refetch(data: Mapping[str, Source]) -> bool:
     """Return whether every batch that the workers of these sources fetch can be fetched again.
 
-    That is so where each batch is a function of the run's seed, the epoch and its index: of a map-style dataset with a
-    `loader`. A loader of the user's and a stream would begin anew.
+    That is so where each batch is a function of the run's seed, the epoch and its index: of a
+    map-style dataset with a `loader`. A loader of the user's and a stream would begin anew.
     """
     return all(getattr(source, "can_refetch", False) for source in data.values())
 
 
-def refetched_epoch(source: Source, epoch: int, start: int, say: Callable[..., None]) -> Iterator[Any]:
+def refetched_epoch(
+    source: Source, epoch: int, start: int, say: Callable[..., None]
+) -> Iterator[Any]:
     """Yield the batches of an epoch of a source that `can_refetch`, from batch `start` on.
 
     Where a worker hangs, it is killed, and new workers fetch that batch and the rest of the epoch.

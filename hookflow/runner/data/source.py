@@ -1,4 +1,6 @@
-"""The contract of a source of batches, and sources from datasets, loaders and other iterables of batches."""
+"""The contract of a source of batches, and sources from datasets,
+loaders and other iterables of batches.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -38,34 +40,40 @@ from hookflow.runner.data.workers import send_errors_for_unsent_batches
 from hookflow.runner.device.random_state import random_state, seed_temporarily, set_random_state
 
 EXPECTED_SOURCE = (
-    "a dataset, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of batches that has a "
-    "length; or an object with info, __len__ and epoch(epoch, start)"
+    "a dataset, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of"
+    " batches that has a length; or an object with info, __len__ and epoch(epoch, start)"
 )
 
 
 class Source(Protocol):
     """One split of the data, as the runner and the hooks see it in `run.data`.
 
-    The sources that hookflow makes have the attributes `dataset`, `sampler` and `loader`: the dataset; the sampler of
-    the user, else what determines the order; and the DataLoader, None where batches are made in the training process.
+    The sources that hookflow makes have the attributes `dataset`, `sampler` and `loader`: the
+    dataset; the sampler of the user, else what determines the order; and the DataLoader, None where
+    batches are made in the training process.
 
     Two more methods are optional. They are called with the index of the latest batch in the epoch.
-    `batch_size(index)` returns the number of its examples on this rank; without it, the size is read off the tensors
-    (`hookflow.runner.data.batches.size_of`). `global_batch_size(index)` returns the examples of all ranks; without
-    it, the ranks sum their sizes. One whose epochs have different lengths has the attribute `batches_by_epoch`.
+    `batch_size(index)` returns the number of its examples on this rank; without it, the size is
+    read off the tensors (`hookflow.runner.data.batches.size_of`). `global_batch_size(index)`
+    returns the examples of all ranks; without it, the ranks sum their sizes. One whose epochs have
+    different lengths has the attribute `batches_by_epoch`.
     """
 
     info: DataInfo
     """A description of the data, shown by the dashboard and the commands."""
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch, at least one; of the first, where `batches_by_epoch` is there."""
+        """Return the number of batches of an epoch, at least one; of the first,
+        where `batches_by_epoch` is there.
+        """
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the run's device.
+        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the run's
+        device.
 
-        Each should be a pure function of the run's seed, the epoch and the index. Then a run that is resumed in the
-        middle of an epoch gets the batches that it would have had, and loads no others.
+        Each should be a pure function of the run's seed, the epoch and the index. Then a run that
+        is resumed in the middle of an epoch gets the batches that it would have had, and loads no
+        others.
 
         Over several ranks these are the shards of this rank; all ranks have equally many batches.
         """
@@ -80,11 +88,13 @@ def as_source(
     shards_itself: bool = False,
     evaluates: bool = False,
 ) -> Source:
-    """Return what `use` at `where` has made as a source; `loader` says how to make batches, where it is a dataset.
+    """Return what `use` at `where` has made as a source; `loader` says how to make batches, where
+    it is a dataset.
 
-    A source is taken as it is; batches with a length get an adapter. `shards_itself` says that it was given `rank` and
-    `world`, as it must be over several ranks where no loader shards its examples. Raises UserError for anything else,
-    for a dataset without a loader, and when there are no batches.
+    A source is taken as it is; batches with a length get an adapter. `shards_itself` says that it
+    was given `rank` and `world`, as it must be over several ranks where no loader shards its
+    examples. Raises UserError for anything else, for a dataset without a loader, and when there are
+    no batches.
     """
     if loader is not None:
         return _from_dataset(made, where, loader, shards_itself)
@@ -96,8 +106,13 @@ def as_source(
         raise _not_a_source(made, "which is a dataset: add `loader`", where, hint)
     _check_batches(made, where)
     if context.world > 1 and not shards_itself:
-        message = f"this makes a {type(made).__name__}, which is not sharded across {context.world} ranks"
-        hint = "let it take rank and world and give its rank's share, or give a dataset with a loader beside use"
+        message = (
+            f"this makes a {type(made).__name__}, which is not sharded across {context.world} ranks"
+        )
+        hint = (
+            "let it take rank and world and give its rank's share, or give a dataset with a loader"
+            " beside use"
+        )
         raise UserError(Problem(message, where, hint))
     if hasattr(made, "epoch"):
         return made  # type: ignore[no-any-return]
@@ -105,12 +120,22 @@ def as_source(
     source = Batches(made, context)
     if hasattr(made, "state_dict") and hasattr(made, "load_state_dict"):
         sizes = source.batch_size, source.global_batch_size
-        return Stateful(made, source.info, context, where, sizes, evaluates=evaluates, is_own_share=shards_itself)
+        return Stateful(
+            made,
+            source.info,
+            context,
+            where,
+            sizes,
+            evaluates=evaluates,
+            is_own_share=shards_itself,
+        )
     return source
 
 
 def _check_batches(made: Any, where: Where) -> None:
-    """Raise UserError unless something yields batches, and says how many; a source has its `info`, too."""
+    """Raise UserError unless something yields batches, and says how many;
+    a source has its `info`, too.
+    """
     if not hasattr(made, "__len__"):
         raise _not_a_source(made, "which has no length", where)
     if callable(getattr(made, "epoch", None)):
@@ -134,21 +159,39 @@ def close(source: Source) -> None:
 
 
 def _has_examples(made: Any) -> bool:
-    """Say whether something gives examples one by one. A list or tuple that stands for itself holds batches."""
+    """Say whether something gives examples one by one.
+
+    A list or tuple that stands for itself holds batches.
+    """
     if isinstance(made, Dataset):
         return True
-    indexed = hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, list | tuple | Mapping)
+    indexed = (
+        hasattr(made, "__getitem__")
+        and hasattr(made, "__len__")
+        and not isinstance(made, list | tuple | Mapping)
+    )
     return indexed and not isinstance(made, str) and not hasattr(made, "epoch")
 
 
 def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: bool) -> Source:
     source: Source
     if isinstance(made, DataLoader | list | tuple | str | Mapping) or hasattr(made, "epoch"):
-        raise _not_a_source(made, "which is no dataset: it needs no loader", loader.place(""), "leave the loader out")
-    if hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, IterableDataset):
+        raise _not_a_source(
+            made,
+            "which is no dataset: it needs no loader",
+            loader.place(""),
+            "leave the loader out",
+        )
+    if (
+        hasattr(made, "__getitem__")
+        and hasattr(made, "__len__")
+        and not isinstance(made, IterableDataset)
+    ):
         _check_not_empty(len(made), where, "it has no examples")
         if shards_itself and loader.context.world > 1:
-            message = "this dataset takes rank and world, and its loader shards the examples already"
+            message = (
+                "this dataset takes rank and world, and its loader shards the examples already"
+            )
             hint = "let it give all examples on every rank, and not take rank and world"
             raise UserError(Problem(message, where, hint))
         if loader.section.on_device:
@@ -160,13 +203,18 @@ def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: b
     else:
         hint = "a dataset has __getitem__ and __len__, or __iter__"
         raise _not_a_source(made, "which gives no examples", where, hint)
-    least = "{examples} examples are fewer than a batch of {batch_size}, and drop_last leaves those out"
+    least = (
+        "{examples} examples are fewer than a batch of {batch_size}, and drop_last leaves those out"
+    )
     _check_not_empty(len(source), where, least.format(**source.info))
     return source
 
 
-def _check_distributed_sampler(made: Any, where: Where, context: DataContext, *, evaluates: bool) -> None:
-    """Raise UserError for PyTorch's sampler of ranks where it is of other ranks, or repeats examples of an evaluation.
+def _check_distributed_sampler(
+    made: Any, where: Where, context: DataContext, *, evaluates: bool
+) -> None:
+    """Raise UserError for PyTorch's sampler of ranks where it is of other ranks, or repeats
+    examples of an evaluation.
 
     It repeats some so that each rank has as many.
     """
@@ -175,43 +223,52 @@ def _check_distributed_sampler(made: Any, where: Where, context: DataContext, *,
         return
     if (sampler.rank, sampler.num_replicas) != (context.rank, context.world):
         of = f"its DistributedSampler is that of rank {sampler.rank} of {sampler.num_replicas}"
-        message = f"{of}, and this is rank {context.rank} of the {context.world} that share the data"
+        message = (
+            f"{of}, and this is rank {context.rank} of the {context.world} that share the data"
+        )
         raise UserError(Problem(message, where, "make it with num_replicas = world, rank = rank"))
     examples = len(sampler.dataset)  # type: ignore[arg-type]
     repeated = sampler.total_size - examples
     if evaluates and repeated > 0:
         message = (
-            f"its DistributedSampler repeats {repeated} of {examples} examples, so that each of the {context.world} "
-            "ranks has as many, and they would count twice"
+            f"its DistributedSampler repeats {repeated} of {examples} examples, so that each of the"
+            f" {context.world} ranks has as many, and they would count twice"
         )
         hint = "make the dataset, with a loader beside use: its shards differ by one example"
         raise UserError(Problem(message, where, hint))
 
 
-def _check_not_empty(count: int, where: Where, hint: str = "is it smaller than a batch, with drop_last?") -> None:
+def _check_not_empty(
+    count: int, where: Where, hint: str = "is it smaller than a batch, with drop_last?"
+) -> None:
     if not count:
         raise UserError(Problem("the dataset yields no batches", where, hint))
 
 
-def _not_a_source(made: Any, why: str, where: Where, hint: str = f"it should make {EXPECTED_SOURCE}") -> UserError:
+def _not_a_source(
+    made: Any, why: str, where: Where, hint: str = f"it should make {EXPECTED_SOURCE}"
+) -> UserError:
     return UserError(Problem(f"this makes a {type(made).__name__}, {why}", where, hint))
 
 
 SAME_STREAM = (
-    "workers that give the same stream repeat examples: the dataset takes the share of its worker by "
-    "torch.utils.data.get_worker_info()"
+    "workers that give the same stream repeat examples: the dataset takes the share of its worker"
+    " by torch.utils.data.get_worker_info()"
 )
 
 
 class Batches(OverLoader):
-    """A source out of any iterable of batches with a length, such as a `torch.utils.data.DataLoader`.
+    """A source out of any iterable of batches with a length, such as a
+    `torch.utils.data.DataLoader`.
 
-    Each epoch iterates anew, after `set_epoch(epoch)` of its sampler if that has one. Its random numbers come from the
-    global generators or the loader's own, whose state a checkpoint keeps. To resume in the middle of an epoch, the
-    batches before that place are loaded again and thrown away.
+    Each epoch iterates anew, after `set_epoch(epoch)` of its sampler if that has one. Its random
+    numbers come from the global generators or the loader's own, whose state a checkpoint keeps. To
+    resume in the middle of an epoch, the batches before that place are loaded again and thrown
+    away.
 
-    PyTorch's loader draws a seed for its workers as they start. With `persistent_workers` that is once in a run, and
-    the seed of a shuffle comes first in the epochs after that. A resumed run starts them before it draws an order.
+    PyTorch's loader draws a seed for its workers as they start. With `persistent_workers` that is
+    once in a run, and the seed of a shuffle comes first in the epochs after that. A resumed run
+    starts them before it draws an order.
     """
 
     batch_size, global_batch_size = SizeAttribute(), SizeAttribute()
@@ -236,7 +293,10 @@ class Batches(OverLoader):
         data = getattr(batches, "dataset", batches)
         if getattr(batches, "worker_init_fn", None) is None:
             warn_of_copies(data, getattr(batches, "num_workers", 0), context.say)
-        parts = {name: getattr(batches, name, None) for name in ("sampler", "batch_sampler", "collate_fn", "generator")}
+        parts = {
+            name: getattr(batches, name, None)
+            for name in ("sampler", "batch_sampler", "collate_fn", "generator")
+        }
         self.own_states = OwnStates(dataset=data, **parts)
         size = getattr(batches, "batch_size", None) or 0
         if data is not batches and hasattr(data, "__len__"):
@@ -256,7 +316,10 @@ class Batches(OverLoader):
             given += 1
             yield self._context.to_device(batch)
         if given != len(self.loader):
-            message = f"{self.info['name']} promised {format_count(len(self.loader), 'batch')} in an epoch"
+            message = (
+                f"{self.info['name']} promised {format_count(len(self.loader), 'batch')} in an"
+                " epoch"
+            )
             self._warn_once(f"{message}, and gave {given:,}; {SAME_STREAM}")
 
     def _compare_workers(self, batch: Any, index: int) -> None:
@@ -265,7 +328,9 @@ class Batches(OverLoader):
         if index == 0:
             self._first_batches.clear()
         if mark in self._first_batches:
-            self._warn_once(f"{self.info['name']}: two workers begin with the same batch; {SAME_STREAM}")
+            self._warn_once(
+                f"{self.info['name']}: two workers begin with the same batch; {SAME_STREAM}"
+            )
         if mark is not None:
             self._first_batches.add(mark)
 
@@ -279,8 +344,13 @@ class Batches(OverLoader):
         return self._keeps_workers and self.loader._iterator is not None
 
     def _start_workers(self) -> None:
-        """Start persistent workers, and leave the generators and what the user has made as they are."""
-        text = f"{self.info['name']}: its persistent workers begin anew, so random numbers that they draw are others"
+        """Start persistent workers, and leave the generators and what
+        the user has made as they are.
+        """
+        text = (
+            f"{self.info['name']}: its persistent workers begin anew, so random numbers that they"
+            " draw are others"
+        )
         self._context.say(text, "warn")
         now = self._random()
         own = self.own_states.state_dict()
@@ -322,7 +392,9 @@ class Batches(OverLoader):
             self._generator.set_state(state["own"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the random state at the beginning of the current epoch, and the states of what the user has made."""
+        """Return the random state at the beginning of the current epoch,
+        and the states of what the user has made.
+        """
         return {
             "began": self._began,
             "own": self._random()["own"],
@@ -334,7 +406,9 @@ class Batches(OverLoader):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._began = state["began"]
         self._began_with_workers = state.get("began_with_workers", False)
-        self._must_start_workers = state.get("has_workers", False) and not self._has_persistent_workers
+        self._must_start_workers = (
+            state.get("has_workers", False) and not self._has_persistent_workers
+        )
         self.own_states.load_state_dict(state["parts"])
         if self._generator is not None and state["own"] is not None:
             self._generator.set_state(state["own"])
@@ -345,7 +419,11 @@ def _sizes_of(loader: Any, world: int) -> Sizes:
 
     A DistributedSampler gives every rank as many.
     """
-    if not isinstance(loader, DataLoader) or loader.batch_size is None or isinstance(loader.dataset, IterableDataset):
+    if (
+        not isinstance(loader, DataLoader)
+        or loader.batch_size is None
+        or isinstance(loader.dataset, IterableDataset)
+    ):
         return None, None
     sampler: Any = loader.sampler
     try:
@@ -377,8 +455,11 @@ def called(split: str) -> str:
     return data
 
 
-def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., None]) -> dict[str, Source]:
-    """Return the sources of a run, by split, with as many batches as its `limit_…` and `overfit` leave.
+def limit(
+    data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., None]
+) -> dict[str, Source]:
+    """Return the sources of a run, by split, with as many batches as its `limit_…` and `overfit`
+    leave.
 
     Each limit is a warning: what is measured on a part of the data is no result.
     """
@@ -394,7 +475,10 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
         limited = whole.mapped(partial(compute_num_batches, written))
         if limited != whole:
             result[split] = LimitedSource(source, limited, key)
-            say(f"{key}: {limited.at(0)} of {len(source)} batches of {called(split)} are used", "warn")
+            say(
+                f"{key}: {limited.at(0)} of {len(source)} batches of {called(split)} are used",
+                "warn",
+            )
     if run.overfit is not None and "train" in data:
         num_batches = len(data["train"])
         batches = compute_num_batches(run.overfit, num_batches)
@@ -406,7 +490,8 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
             validates = " and validates"
         made = _order_when_repeated(pipeline.data)
         say(
-            f"run.overfit: trains{validates} on the same {len(same)} of {num_batches} batches in each epoch, {made}",
+            f"run.overfit: trains{validates} on the same {len(same)} of {num_batches} batches in"
+            f" each epoch, {made}",
             "warn",
         )
     return result
@@ -417,7 +502,9 @@ def _order_when_repeated(data: DataSection) -> str:
     loaders = [source.loader for source in data.sources(["train"]).values()]
     if None in loaders:
         return "as the source gives them"
-    is_ordered = any(loader.sampler or loader.batch_sampler for loader in loaders if loader is not None)
+    is_ordered = any(
+        loader.sampler or loader.batch_sampler for loader in loaders if loader is not None
+    )
     order = "unshuffled"
     if is_ordered:
         order = "in the order of the sampler"
@@ -429,15 +516,17 @@ class LimitedSource(SizedSource):
 
     An attribute that a hook or a task assigns is the source's, too, which may refuse it.
 
-    An epoch of a stream, or of several sets, is a number of batches anyway: limited, it has fewer, and the next epoch
-    continues after them.
+    An epoch of a stream, or of several sets, is a number of batches anyway: limited, it has fewer,
+    and the next epoch continues after them.
     """
 
     _own = frozenset({"_source", "whole", "info", "_compared", "batches_by_epoch"})
     """The attributes that are not the source's."""
 
     def __init__(self, source: Source, limit: int | ByEpoch, key: str) -> None:
-        """`limit` is the batches of each epoch; `key` names the setting that limits it, e.g. "run.limit_train"."""
+        """`limit` is the batches of each epoch; `key` names the setting that limits it,
+        e.g. "run.limit_train".
+        """
         if isinstance(limit, int):
             limit = ByEpoch.constant(limit)
         self._source = source
@@ -450,7 +539,11 @@ class LimitedSource(SizedSource):
         self.info = {
             **info,
             "batches": batches,
-            "examples": min(info["examples"], batches * info["batch_size"]) if info["batch_size"] else info["examples"],
+            "examples": (
+                min(info["examples"], batches * info["batch_size"])
+                if info["batch_size"]
+                else info["examples"]
+            ),
             "note": f"{note}; {info['note']}" if info["note"] else note,
         }
         if isinstance(source, Stateful | MixedSource):
@@ -474,8 +567,8 @@ class LimitedSource(SizedSource):
 class RepeatedSource(LimitedSource):
     """The first `batches` batches of a source, the same ones in each epoch: fetched once, and kept.
 
-    They are fetched with the global generators seeded, so that a resumed run has the same ones. Nothing that is
-    assigned would change them: that raises UserError.
+    They are fetched with the global generators seeded, so that a resumed run has the same ones.
+    Nothing that is assigned would change them: that raises UserError.
     """
 
     _own = LimitedSource._own | {"_batches", "_sizes", "_batch_sets", "batch_set"}
@@ -489,13 +582,16 @@ class RepeatedSource(LimitedSource):
             for index, batch in enumerate(super().epoch(0)):
                 self._batches.append(batch)
                 self._batch_sets.append(getattr(source, "batch_set", None))
-                for name in ("batch_size", "global_batch_size"):  # these methods refer to the last batch
+                # These methods refer to the last batch.
+                for name in ("batch_size", "global_batch_size"):
                     if callable(size := getattr(source, name, None)):
                         self._sizes.setdefault(name, []).append(size(index))
         close(source)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the kept sizes of the batches, or what the source has beyond its state, which does not change."""
+        """Return the kept sizes of the batches, or what the source has beyond its state,
+        which does not change.
+        """
         if name in ("state_dict", "load_state_dict", "close", "global_batch_sizes"):
             raise AttributeError(name)
         if name in self._sizes:
@@ -509,7 +605,11 @@ class RepeatedSource(LimitedSource):
         super().__setattr__(name, value)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield copies of the batches from batch `start` on: a task or a hook may change one in place."""
-        for batch, batch_set in islice(zip(self._batches, self._batch_sets, strict=True), start, None):
+        """Yield copies of the batches from batch `start` on:
+        a task or a hook may change one in place.
+        """
+        for batch, batch_set in islice(
+            zip(self._batches, self._batch_sets, strict=True), start, None
+        ):
             self.batch_set = batch_set
             yield deepcopy(batch)

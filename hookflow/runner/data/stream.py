@@ -59,7 +59,9 @@ class StreamBatch(NamedTuple):
     """The examples of all ranks that share the stream."""
     worker: int
     divided: bool
-    """Whether the examples were divided among the workers here, since the dataset does not do it."""
+    """Whether the examples were divided among the workers here,
+    since the dataset does not do it.
+    """
     fingerprint: int | None
     """The mark of the first batch of a pass; None for the later ones."""
 
@@ -67,15 +69,18 @@ class StreamBatch(NamedTuple):
 class SeededIterable(PickledWithImports, IterableDataset[Any]):
     """An iterable dataset that gives batches, and seeds the generators for each of them.
 
-    The dataset's `__iter__` runs within the first batch, under its seed. A pass gives the same batches after a resume;
-    if the dataset has no state, it loads what lies before its place.
+    The dataset's `__iter__` runs within the first batch, under its seed. A pass gives the same
+    batches after a resume; if the dataset has no state, it loads what lies before its place.
 
-    Each of `world` ranks iterates over all examples, and takes every `world`-th one from its `rank` on. In training, a
-    last group of fewer than `world` examples is left out. In an evaluation each example counts, so such a group is
-    added to the batch before. A dataset that `shards_itself` gives this rank's examples already.
+    Each of `world` ranks iterates over all examples, and takes every `world`-th one from its `rank`
+    on. In training, a last group of fewer than `world` examples is left out. In an evaluation each
+    example counts, so such a group is added to the batch before. A dataset that `shards_itself`
+    gives this rank's examples already.
     """
 
-    def __init__(self, data: Any, parts: LoaderParts, batch_size: int, *, shards_itself: bool) -> None:
+    def __init__(
+        self, data: Any, parts: LoaderParts, batch_size: int, *, shards_itself: bool
+    ) -> None:
         """`batch_size` counts the examples of this rank."""
         context = parts.context
         self.data = data
@@ -103,21 +108,25 @@ class SeededIterable(PickledWithImports, IterableDataset[Any]):
 class SeededIterator:
     """One pass through an iterable dataset, in one worker; its state says how far it has come.
 
-    A dataset may shuffle in `__iter__`, or with its first example if that is a generator function. A resume begins the
-    pass under the seed of its first batch. A shuffle with the first example costs that example's random numbers. Hence
-    the state is taken one example early where a first batch draws random numbers, and that example is discarded.
+    A dataset may shuffle in `__iter__`, or with its first example if that is a generator function.
+    A resume begins the pass under the seed of its first batch. A shuffle with the first example
+    costs that example's random numbers. Hence the state is taken one example early where a first
+    batch draws random numbers, and that example is discarded.
 
-    Generators that the dataset holds are put back as the pass began, where it is loaded again from its beginning.
+    Generators that the dataset holds are put back as the pass began, where it is loaded again from
+    its beginning.
     """
 
     def __init__(self, of: SeededIterable) -> None:
         self._worker, _ = this_worker()
         self._of = of
         self._place = (of.pass_, self._worker)
-        self._examples: Any = None  # the dataset's iterator, begun under the seed of the first batch
+        # The dataset's iterator, begun under the seed of the first batch.
+        self._examples: Any = None
         self._share: WorkerShare | None = None
         self._batches = self._drawn = 0
-        self._sizes: list[list[int]] = []  # of the batches, each with how many there were: a fork may change it
+        # Of the batches, each with how many there were: a fork may change it.
+        self._sizes: list[list[int]] = []
         self._over = False
         self._ahead: list[Any] = []
         self._draws_random = True
@@ -149,10 +158,14 @@ class SeededIterator:
         mark = None
         if is_first:
             mark = compute_fingerprint(batch)
-        return StreamBatch(batch, len(mine), len(drawn), self._worker, bool(self._share.divides), mark)
+        return StreamBatch(
+            batch, len(mine), len(drawn), self._worker, bool(self._share.divides), mark
+        )
 
     def _seed_for(self, batch: int) -> None:
-        seed_for_batch(self._of.seed, RNGStream.EXAMPLES, *self._place, *self._of.seed_suffix, batch=batch)
+        seed_for_batch(
+            self._of.seed, RNGStream.EXAMPLES, *self._place, *self._of.seed_suffix, batch=batch
+        )
 
     def _begin(self) -> WorkerShare:
         self._examples = iter(self._of.data)
@@ -160,7 +173,9 @@ class SeededIterator:
         return self._share
 
     def _draw(self, wanted: int = 0) -> list[Any]:
-        """Return the examples of all ranks in the next batch, of `wanted`; none where the dataset has no more."""
+        """Return the examples of all ranks in the next batch, of `wanted`;
+        none where the dataset has no more.
+        """
         share = self._share
         if share is None:
             self._generators = save_generators(find_generators(self._of.data))
@@ -187,9 +202,11 @@ class SeededIterator:
         return drawn[: len(drawn) // world * world]
 
     def _draw_ahead(self) -> list[Any]:
-        """Return the examples of all ranks in the next batch of an evaluation, which leaves none out.
+        """Return the examples of all ranks in the next batch of an evaluation, which leaves none
+        out.
 
-        So many are read ahead that every rank has one of the batch behind it; else that one is added to this one.
+        So many are read ahead that every rank has one of the batch behind it; else that one is
+        added to this one.
         """
         share = self._share or self._begin()
         world = self._of.world
@@ -213,9 +230,16 @@ class SeededIterator:
         return states | ({"share": self._share.state_dict()} if self._share else {})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many batches were given, and the states of the dataset and its iterator, if they have one."""
+        """Return how many batches were given, and the states of the dataset and
+        its iterator, if they have one.
+        """
         early = self._draws_random and self._batches > 0 and not self._over
-        place: dict[str, Any] = {"batches": self._batches, "drawn": self._drawn, "over": self._over, "early": early}
+        place: dict[str, Any] = {
+            "batches": self._batches,
+            "drawn": self._drawn,
+            "over": self._over,
+            "early": early,
+        }
         place["sizes"] = [list(pair) for pair in self._sizes]
         place["generators"] = self._generators
         return {**place, **(self._earlier if early else self._states())}
@@ -244,7 +268,9 @@ class SeededIterator:
         self._drawn = state["drawn"]
         self._over = state["over"]
         self._draws_random = state["early"] or not state["batches"]
-        self._earlier = {key: deepcopy(state[key]) for key in (*STATE_KEYS, "share") if key in state}
+        self._earlier = {
+            key: deepcopy(state[key]) for key in (*STATE_KEYS, "share") if key in state
+        }
         self._sizes = [list(pair) for pair in state["sizes"]]
         self._generators = state.get("generators", {})
 
@@ -255,7 +281,9 @@ def has_state(state: dict[str, Any]) -> bool:
 
 
 def examples_to_reload(state: Any) -> int:
-    """Return how many examples are loaded again to go where a loader's state says: none where data have a state."""
+    """Return how many examples are loaded again to go where a loader's state says:
+    none where data have a state.
+    """
     if not isinstance(state, dict):
         return 0
     if "drawn" in state:
@@ -268,22 +296,27 @@ END_OF_PASS = object()
 
 
 SAME_STATE = (
-    "a loader's state_dict() says how many batches it has given, and iterating goes on behind them after "
-    "load_state_dict(), as torchdata's StatefulDataLoader does; without both methods the batches are loaded again"
+    "a loader's state_dict() says how many batches it has given, and iterating goes on behind them"
+    " after load_state_dict(), as torchdata's StatefulDataLoader does; without both methods the"
+    " batches are loaded again"
 )
 
 
 class Stateful(OverLoader):
-    """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of torchdata is one.
+    """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of
+    torchdata is one.
 
-    The protocol: `state_dict` says where the loader is in its pass, and its next iterator goes on there once the state
-    is loaded. Raises UserError where the state is the same after the first two batches of a training.
+    The protocol: `state_dict` says where the loader is in its pass, and its next iterator goes on
+    there once the state is loaded. Raises UserError where the state is the same after the first two
+    batches of a training.
 
-    An epoch is so many batches. The stream goes on from epoch to epoch, and begins anew when it is through; it also
-    begins anew for an epoch that does not follow. Then `set_epoch` of the dataset receives the number of its passes.
+    An epoch is so many batches. The stream goes on from epoch to epoch, and begins anew when it is
+    through; it also begins anew for an epoch that does not follow. Then `set_epoch` of the dataset
+    receives the number of its passes.
 
-    A source that `evaluates` gives one whole pass, however many batches that has, and never begins anew within it. Over
-    ranks that have their own streams, each must give as many batches as it has promised: all wait for one another.
+    A source that `evaluates` gives one whole pass, however many batches that has, and never begins
+    anew within it. Over ranks that have their own streams, each must give as many batches as it has
+    promised: all wait for one another.
     """
 
     batch_size, global_batch_size = SizeAttribute(), SizeAttribute()
@@ -327,7 +360,9 @@ class Stateful(OverLoader):
             return  # a run may be resumed at the very end of an epoch
         follows = self._next == [epoch, start]
         if start and not follows:
-            raise UserError(Problem(f"the checkpoint does not say where the stream {self.info['name']} was"))
+            raise UserError(
+                Problem(f"the checkpoint does not say where the stream {self.info['name']} was")
+            )
         if follows and self._saved is not None:
             self._stream = self._resumed(self._saved)
         elif not follows or self._stream is None:
@@ -342,7 +377,10 @@ class Stateful(OverLoader):
             yield self._augmented(batch, epoch, index)
 
     def _check_state(self, index: int) -> None:
-        """Compare the states of the loader after the first two batches. Raises UserError where they are the same."""
+        """Compare the states of the loader after the first two batches.
+
+        Raises UserError where they are the same.
+        """
         state = self.loader.state_dict()
         if index == 0:
             self._first_state = deepcopy(state)
@@ -403,10 +441,16 @@ class Stateful(OverLoader):
         return batch
 
     def _resumed(self, saved: dict[str, Any]) -> Iterator[Any]:
-        """Return the stream where it was. The states of the training's generators are restored afterwards."""
+        """Return the stream where it was.
+
+        The states of the training's generators are restored afterwards.
+        """
         count = examples_to_reload(saved["loader"])
         if count:
-            text = f"{self.info['name']}: loading {count} examples again to find the place in the stream"
+            text = (
+                f"{self.info['name']}: loading {count} examples again to find the place in the"
+                " stream"
+            )
             self._context.say(text, "warn")
         before = random_state(self._context.device)
         stream = self._started(saved["loader"])
@@ -417,7 +461,8 @@ class Stateful(OverLoader):
 
     def _started(self, state: Any = None) -> Iterator[Any]:
         """Begin a new pass, or go on with one in the state of the loader."""
-        send_errors_for_unsent_batches()  # workers of a loader of the user's are forked off this process
+        # Workers of a loader of the user's are forked off this process.
+        send_errors_for_unsent_batches()
         self._passes += state is None
         set_epoch_of(self.loader, ("dataset", "sampler", "batch_sampler"), self._passes - 1)
         if state is not None:
@@ -435,7 +480,8 @@ class Stateful(OverLoader):
             own = None
         else:
             own = self._generator.get_state()
-        # A copy: the loader goes on changing what it gives out, and a checkpoint may be written beside the training.
+        # A copy: the loader goes on changing what it gives out, and a checkpoint may be written
+        # beside the training.
         stream = {"loader": deepcopy(self.loader.state_dict()), "generator": own}
         return {"next": list(self._next), "passes": self._passes, "stream": stream}
 
@@ -475,10 +521,13 @@ def _is_equal_value(value: Any, other: Any) -> bool:
 
 
 class StreamSource(Stateful):
-    """A stateful loader whose dataset counts the examples: nothing else knows how many are in a batch of a stream."""
+    """A stateful loader whose dataset counts the examples:
+    nothing else knows how many are in a batch of a stream.
+    """
 
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
-        shared = data.world == parts.context.world  # else each rank takes a share of its own, of whatever size
+        # Else each rank takes a share of its own, of whatever size.
+        shared = data.world == parts.context.world
         super().__init__(
             _loader(data, parts),
             info,
@@ -536,35 +585,48 @@ class StreamSource(Stateful):
             part = f"the part of worker {fetched.worker} of {name}"
         else:
             part = name
-        message = f"{part} has {format_count(fetched.total, 'example')}, and each of the {self._world} ranks needs one"
-        return UserError(Problem(message, self._parts.place("workers" if workers > 1 else ""), "use fewer workers"))
+        message = (
+            f"{part} has {format_count(fetched.total, 'example')}, and each of the {self._world}"
+            " ranks needs one"
+        )
+        return UserError(
+            Problem(
+                message, self._parts.place("workers" if workers > 1 else ""), "use fewer workers"
+            )
+        )
 
     def _warn_of_division(self) -> None:
         name = self.info["name"]
         workers = self._parts.section.workers
         self._warn_once(
             "division",
-            f"{name} does not take the share of its worker: each of the {workers} workers goes through all of it, and "
-            f"gives one of {workers} examples. It is faster where the dataset takes its share by "
-            "torch.utils.data.get_worker_info()",
+            f"{name} does not take the share of its worker: each of the {workers} workers goes"
+            f" through all of it, and gives one of {workers} examples. It is faster where the"
+            " dataset takes its share by torch.utils.data.get_worker_info()",
         )
 
     def _compare_workers(self, worker: int, first_batch: int) -> None:
         """Warn where two workers begin a pass with the same examples."""
-        others = [number for number, mark in self._first_batches.items() if mark == first_batch and number != worker]
+        others = [
+            number
+            for number, mark in self._first_batches.items()
+            if mark == first_batch and number != worker
+        ]
         self._first_batches[worker] = first_batch
         if others:
             self._warn_once(
                 "equal workers",
-                f"{self.info['name']}: worker {worker} begins with the same batch as worker {others[0]}. If they give "
-                "the same stream, examples are trained several times in place of others: let the dataset take its "
-                "share by torch.utils.data.get_worker_info()",
+                f"{self.info['name']}: worker {worker} begins with the same batch as worker"
+                f" {others[0]}. If they give the same stream, examples are trained several times in"
+                " place of others: let the dataset take its share by"
+                " torch.utils.data.get_worker_info()",
             )
 
     def _check_pass(self) -> None:
         """Compare the examples of a pass with the dataset's length.
 
-        Raises UserError where workers have given more in an evaluation: then they give the same examples.
+        Raises UserError where workers have given more in an evaluation: then they give the same
+        examples.
         """
         if not hasattr(self.dataset, "__len__"):
             return
@@ -583,15 +645,22 @@ class StreamSource(Stateful):
         if least <= given <= promised:
             return
         message = (
-            f"{self.info['name']} says that it has {format_count(promised, 'example')}, and gave {given:,} in one pass"
+            f"{self.info['name']} says that it has {format_count(promised, 'example')}, and gave"
+            f" {given:,} in one pass"
         )
         hint = "let it take the share of its worker by torch.utils.data.get_worker_info()"
         if given <= promised or section.workers < 2:
             self._warn_once("length", f"{message}; its __len__ must be how many it gives")
         elif self._evaluates:
-            raise UserError(Problem(f"{message} of {section.workers} workers", self._parts.place("workers"), hint))
+            raise UserError(
+                Problem(
+                    f"{message} of {section.workers} workers", self._parts.place("workers"), hint
+                )
+            )
         else:
-            self._warn_once("length", f"{message} of {section.workers} workers, some of them twice: {hint}")
+            self._warn_once(
+                "length", f"{message} of {section.workers} workers, some of them twice: {hint}"
+            )
 
     def _warn_once(self, what: str, text: str) -> None:
         if what not in self._said:
@@ -605,7 +674,10 @@ class StreamSource(Stateful):
         now = self._parts.section.workers
         then = state.get("workers", now)
         if then != now:
-            message = f"a stream is resumed with the workers of its checkpoint: it had {then}, and now has {now}"
+            message = (
+                f"a stream is resumed with the workers of its checkpoint: it had {then}, and now"
+                f" has {now}"
+            )
             raise UserError(Problem(message, self._parts.place("workers"), f"set workers = {then}"))
         super().load_state_dict(state)
         self._given = state.get("given", 0)
@@ -614,8 +686,9 @@ class StreamSource(Stateful):
 def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> StreamSource:
     """Return an iterable dataset as a source; where it has workers, by torchdata's loader.
 
-    Each rank takes its share of the stream, unless the dataset takes its rank as an argument. Raises UserError when
-    torchdata is missing, for a key that a stream cannot have, and when the length of an epoch is unknown.
+    Each rank takes its share of the stream, unless the dataset takes its rank as an argument.
+    Raises UserError when torchdata is missing, for a key that a stream cannot have, and when the
+    length of an epoch is unknown.
     """
     section = parts.section
     world = parts.context.world
@@ -623,20 +696,33 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> StreamS
     if section.batch_size is not None:
         size = section.batch_size.at(0)
     problems = [
-        Problem(f"{key} needs a dataset with __getitem__ and __len__; this one is iterable", parts.place(key))
+        Problem(
+            f"{key} needs a dataset with __getitem__ and __len__; this one is iterable",
+            parts.place(key),
+        )
         for key in ("shuffle", "sampler", "batch_sampler", "on_device")
         if getattr(section, key)
     ]
     if section.batches is None and not hasattr(data, "__len__"):
-        message = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
-        problems.append(Problem(message, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
+        message = (
+            f"{type(data).__name__} has no length, so it is not known how many batches make an"
+            " epoch"
+        )
+        problems.append(
+            Problem(message, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }")
+        )
     if section.batch_size is not None and section.batch_size.changes:
-        message = "a batch_size that changes needs a dataset with __getitem__ and __len__; this one is iterable"
+        message = (
+            "a batch_size that changes needs a dataset with __getitem__ and __len__; this one is"
+            " iterable"
+        )
         problems.append(Problem(message, parts.place("batch_size"), "give it one number"))
     if size % world:
         message = f"batches of {size} cannot be sharded evenly across {world} ranks"
         near = size // world * world or world
-        problems.append(Problem(message, parts.place("batch_size"), f"take a multiple of {world}, e.g. {near}"))
+        problems.append(
+            Problem(message, parts.place("batch_size"), f"take a multiple of {world}, e.g. {near}")
+        )
     if problems:
         raise UserError(problems)
     examples = 0
@@ -654,13 +740,16 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> StreamS
         evaluates=not parts.trains,
     )
     info = data_info(data, examples, length, size, parts.worker_note)
-    return StreamSource(SeededIterable(data, parts, size // world, shards_itself=shards_itself), info, parts)
+    return StreamSource(
+        SeededIterable(data, parts, size // world, shards_itself=shards_itself), info, parts
+    )
 
 
 def batches_of_pass(
     examples: int, batch_size: int, *, world: int, workers: int, drop_last: bool, evaluates: bool
 ) -> int:
-    """Return how many batches a stream gives in one pass, if each worker has every `workers`-th example.
+    """Return how many batches a stream gives in one pass, if each worker has every `workers`-th
+    example.
 
     `batch_size` counts the examples of all `world` ranks that share the stream.
     """
@@ -676,7 +765,10 @@ def batches_of_pass(
 
 
 class _InProcess:
-    """Loads a stream in this process. Its state is that of the pass, which counts what it has given."""
+    """Loads a stream in this process.
+
+    Its state is that of the pass, which counts what it has given.
+    """
 
     def __init__(self, dataset: SeededIterable) -> None:
         self.dataset = dataset
@@ -701,7 +793,9 @@ class _InProcess:
 def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
     if not parts.section.workers:
         return _InProcess(data)
-    missing = missing_package("an iterable dataset with workers", "torchdata", "data", parts.place("workers"))
+    missing = missing_package(
+        "an iterable dataset with workers", "torchdata", "data", parts.place("workers")
+    )
     if missing:
         raise UserError(missing)
     from torchdata.stateful_dataloader import StatefulDataLoader

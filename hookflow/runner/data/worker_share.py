@@ -8,7 +8,9 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 WORKER_INFO = ("id", "num_workers", "dataset")
-"""The attributes that a dataset reads of `torch.utils.data.get_worker_info()` to take the share of its worker."""
+"""The attributes that a dataset reads of `torch.utils.data.get_worker_info()`
+to take the share of its worker.
+"""
 
 
 class WatchedWorkerInfo:
@@ -31,13 +33,17 @@ class WatchedWorkerInfo:
 
 
 def watch_worker_info(*, is_read: bool) -> None:
-    """Have `get_worker_info` remember, in this worker, that it was read; `is_read` says that it was already."""
+    """Have `get_worker_info` remember, in this worker, that it was read;
+    `is_read` says that it was already.
+    """
     info: Any = get_worker_info()
     torch_worker._worker_info = WatchedWorkerInfo(info, is_read=is_read)  # type: ignore[assignment]
 
 
 def this_worker() -> tuple[int, int]:
-    """Return the number of this worker, and how many there are: (0, 1) in the process that trains."""
+    """Return the number of this worker, and how many there are: (0,
+    1) in the process that trains.
+    """
     info: Any = get_worker_info()
     if info is None:
         return 0, 1
@@ -55,8 +61,9 @@ def worker_info_was_read() -> bool:
 class WorkerShare:
     """The examples of a dataset that this worker gives.
 
-    A dataset that asks `get_worker_info` which worker it is in takes its share itself, and all its examples are given.
-    Any other gives the same examples in every worker: of these, each worker gives every `workers`-th one.
+    A dataset that asks `get_worker_info` which worker it is in takes its share itself, and all its
+    examples are given. Any other gives the same examples in every worker: of these, each worker
+    gives every `workers`-th one.
     """
 
     def __init__(self, examples: Iterator[Any]) -> None:
@@ -68,7 +75,9 @@ class WorkerShare:
             self.divides: bool | None = None
         else:
             self.divides = False
-        """Whether the examples are divided here; None before the first one, by which the dataset has asked."""
+        """Whether the examples are divided here; None before the first one,
+        by which the dataset has asked.
+        """
 
     def take(self, count: int) -> list[Any]:
         """Return the next examples: as many, or all that are left."""
@@ -82,7 +91,10 @@ class WorkerShare:
         return self
 
     def __next__(self) -> Any:
-        """Return the next example. Raises RuntimeError where the dataset asks for its worker too late."""
+        """Return the next example.
+
+        Raises RuntimeError where the dataset asks for its worker too late.
+        """
         example = self._next()
         if self.divides is None:
             self.divides = not worker_info_was_read()
@@ -92,8 +104,9 @@ class WorkerShare:
             example = self._next()
         if worker_info_was_read():
             raise RuntimeError(
-                "the dataset reads get_worker_info() after its first example, when its examples have been divided "
-                "among the workers already: let it read that before it gives an example"
+                "the dataset reads get_worker_info() after its first example, when its examples"
+                " have been divided among the workers already: let it read that before it gives an"
+                " example"
             )
         return example
 

@@ -41,21 +41,30 @@ from hookflow.user_code import FRAME_PATTERN
 
 Result = TypeVar("Result")
 
-# PyTorch's messages: of an exception in a worker; of a killed worker; of one that has left; of one that is gone for an
-# unknown reason; of an exception in the thread that pins memory.
+# PyTorch's messages: of an exception in a worker; of a killed worker; of one that has left; of one
+# that is gone for an unknown reason; of an exception in the thread that pins memory.
 CAUGHT_PATTERN = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
 KILLED_PATTERN = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
-LEFT_PATTERN = re.compile(r"DataLoader worker \(pid (\d+)\) exited unexpectedly with exit code (\d+)")
+LEFT_PATTERN = re.compile(
+    r"DataLoader worker \(pid (\d+)\) exited unexpectedly with exit code (\d+)"
+)
 GONE_PATTERN = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly")
 PIN_THREAD_MESSAGE = "in pin memory thread"
 
 EXIT_CODE_WAIT_SECONDS = 10.0
-"""Seconds in which a worker has an exit code, where PyTorch has only seen yet that its socket is gone."""
+"""Seconds in which a worker has an exit code,
+where PyTorch has only seen yet that its socket is gone.
+"""
 
-CRASH_REMEDY = "a library crashed in it; with workers = 0 the training itself crashes, and shows where"
+CRASH_REMEDY = (
+    "a library crashed in it; with workers = 0 the training itself crashes, and shows where"
+)
 REMEDY_BY_SIGNAL = {
     "SIGKILL": "probably this machine was out of memory: use fewer workers, or smaller batches",
-    "SIGBUS": "probably shared memory ran out: enlarge /dev/shm (docker run --shm-size=8g), or use fewer workers",
+    "SIGBUS": (
+        "probably shared memory ran out: enlarge /dev/shm (docker run --shm-size=8g), or use fewer"
+        " workers"
+    ),
     "SIGXCPU": "its limit of processor time (ulimit -t) is used up",
     **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASH_REMEDY),
 }
@@ -67,10 +76,11 @@ class WorkerError(Exception):
 
 
 def call_explaining_worker_errors(train: Callable[[], Result]) -> Result:
-    """Call `train`; raise a WorkerError of one line for what a worker of a loader has raised or died of.
+    """Call `train`; raise a WorkerError of one line for what a worker of a loader has raised or
+    died of.
 
-    PyTorch raises an exception about a killed worker wherever Python is when SIGCHLD arrives. That may be here, while
-    another exception is being looked at.
+    PyTorch raises an exception about a killed worker wherever Python is when SIGCHLD arrives. That
+    may be here, while another exception is being looked at.
     """
     try:
         return train()
@@ -107,8 +117,12 @@ def _make_worker_error(error: Exception) -> WorkerError | None:
         behind = FRAME_PATTERN.split(text.rstrip())[-1].splitlines()[
             1:
         ]  # the code of the last frame, what it raised, notes
-        message = next((line for line in behind if not line.startswith(" ")), behind[-1] if behind else "")
-        return _in_the_place_of(error, f"worker {caught[1]}: {message.strip()}", text[caught.end() :].rstrip())
+        message = next(
+            (line for line in behind if not line.startswith(" ")), behind[-1] if behind else ""
+        )
+        return _in_the_place_of(
+            error, f"worker {caught[1]}: {message.strip()}", text[caught.end() :].rstrip()
+        )
     return None
 
 
@@ -120,14 +134,17 @@ def _in_the_place_of(error: Exception, text: str, *notes: str) -> WorkerError:
 
 
 def _end_of_one(fetching: Any, gone: Collection[int]) -> str:
-    """Wait until a worker of a loader's iterator has an exit code, and say which: PyTorch's exception may be lost.
+    """Wait until a worker of a loader's iterator has an exit code, and say which: PyTorch's
+    exception may be lost.
 
-    A worker that has given everything ends with 0, too; but none of those that PyTorch has found `gone`, or that it
-    still waits for.
+    A worker that has given everything ends with 0, too; but none of those that PyTorch has found
+    `gone`, or that it still waits for.
     """
     workers = getattr(fetching, "_workers", ())
     waits_for = getattr(fetching, "_workers_status", ())
-    unfinished = {worker.pid for worker, waits in zip(workers, waits_for, strict=False) if waits}.union(gone)
+    unfinished = {
+        worker.pid for worker, waits in zip(workers, waits_for, strict=False) if waits
+    }.union(gone)
     until = time.monotonic() + EXIT_CODE_WAIT_SECONDS
     while time.monotonic() < until:
         for worker in workers:
@@ -142,11 +159,15 @@ def _end_of_one(fetching: Any, gone: Collection[int]) -> str:
 
 
 def _is_cut_off(error: Exception) -> bool:
-    """Say whether a worker's socket, over which tensors come, was gone while a batch of it was fetched or pinned."""
+    """Say whether a worker's socket, over which tensors come,
+    was gone while a batch of it was fetched or pinned.
+    """
     if not isinstance(error, EOFError | ConnectionError | FileNotFoundError):
         return False
     frames = traceback.extract_tb(error.__traceback__)
-    return PIN_THREAD_MESSAGE in str(error) or any(frame.name == "_try_get_data" for frame in frames)
+    return PIN_THREAD_MESSAGE in str(error) or any(
+        frame.name == "_try_get_data" for frame in frames
+    )
 
 
 def _left(pid: object, code: object) -> str:
@@ -158,7 +179,9 @@ def _left(pid: object, code: object) -> str:
 
 def _describe_death(pid: object, described: str) -> str:
     """Say which signal a worker died of, as the C library describes it, and what to try."""
-    of = next((Signal for Signal in signal.Signals if signal.strsignal(Signal) == described.strip()), None)
+    of = next(
+        (Signal for Signal in signal.Signals if signal.strsignal(Signal) == described.strip()), None
+    )
     if of is None:
         return f"a DataLoader worker (pid {pid}) died of a signal: {described.strip()}"
     remedy = ""
@@ -173,18 +196,25 @@ STOP_GRACE = 5.0
 """Seconds that all workers of a loader have to leave together; then they are killed."""
 
 MAX_SENT = forkserver.MAXFDS_TO_SEND - 32
-"""How many tensors a fork server hands to a worker, each as an open file; the worker's queues need some, too."""
+"""How many tensors a fork server hands to a worker, each as an open file;
+the worker's queues need some, too.
+"""
 
 SHARED_MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108
 """Where Linux keeps memory that processes share."""
 
 
 def loader_options(fetches: "PickledWithImports", name: str, parts: LoaderParts) -> dict[str, Any]:
-    """Return the arguments of a DataLoader over a dataset whose items are batches; warn of too many workers."""
+    """Return the arguments of a DataLoader over a dataset whose items are batches;
+    warn of too many workers.
+    """
     workers = parts.section.workers
     processors = cores()
     if workers > processors:
-        parts.context.say(f"{workers} workers share {processors} processors, and the training needs one too", "warn")
+        parts.context.say(
+            f"{workers} workers share {processors} processors, and the training needs one too",
+            "warn",
+        )
     return {
         "batch_size": None,
         "collate_fn": identity,
@@ -193,7 +223,8 @@ def loader_options(fetches: "PickledWithImports", name: str, parts: LoaderParts)
         "pin_memory": parts.context.device.type == "cuda",
         "worker_init_fn": WorkerInit(parts.worker_init_fn),
         "multiprocessing_context": _start_method(fetches, name, parts),
-        "generator": torch.Generator(),  # PyTorch draws seeds of workers from it, not from the training's
+        # PyTorch draws seeds of workers from it, not from the training's.
+        "generator": torch.Generator(),
     }
 
 
@@ -203,7 +234,9 @@ def identity(batch: Any) -> Any:
 
 @contextmanager
 def no_loader_warnings() -> Iterator[None]:
-    """Suppress the warnings of a loader that `loader_options` gives in its own words, or that no user can act on."""
+    """Suppress the warnings of a loader that `loader_options` gives in its own words,
+    or that no user can act on.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")
         warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it
@@ -222,35 +255,45 @@ def leave_garbage_to_this_process() -> None:
 def _start_method(fetches: "PickledWithImports", name: str, parts: LoaderParts) -> str | None:
     """Return the start method of a loader's workers; None where there are none.
 
-    A fork of the training inherits the locks of its threads, and may hang; a fork server has none. In a script that
-    calls `train()` the default stays PyTorch's "fork": any other method would run that script again in each worker.
-    Raises UserError where the pipeline chooses a method that pickles the data, and they cannot be pickled.
+    A fork of the training inherits the locks of its threads, and may hang; a fork server has none.
+    In a script that calls `train()` the default stays PyTorch's "fork": any other method would run
+    that script again in each worker. Raises UserError where the pipeline chooses a method that
+    pickles the data, and they cannot be pickled.
     """
     chosen = parts.section.multiprocessing_context
     if not parts.section.workers:
         return None
     main = getattr(sys.modules["__main__"], "__spec__", None)
-    if chosen == "fork" or (chosen is None and (main is None or not main.name.startswith("hookflow."))):
+    if chosen == "fork" or (
+        chosen is None and (main is None or not main.name.startswith("hookflow."))
+    ):
         return "fork"
     probe = _CountingPickler()
     why = probe.find_pickle_problem(fetches) or (chosen != "spawn" and probe.too_many())
     if why:
         if chosen:
-            message = f'"{chosen}" workers need data that can be pickled, and {name} cannot be: {why}'
-            raise UserError(Problem(message, parts.place("multiprocessing_context"), 'choose "fork"'))
+            message = (
+                f'"{chosen}" workers need data that can be pickled, and {name} cannot be: {why}'
+            )
+            raise UserError(
+                Problem(message, parts.place("multiprocessing_context"), 'choose "fork"')
+            )
         why = f"{name} cannot be pickled for its workers ({why})"
     elif not chosen and (why := probe.too_big(parts.section.workers)):
         why = f"{name} is too big for workers that are not forked: {why}"
     if why:
         parts.context.say(
-            f'{why}; they are forked, which may hang (multiprocessing_context = "fork" accepts that)', "warn"
+            f'{why}; they are forked, which may hang (multiprocessing_context = "fork" accepts'
+            " that)",
+            "warn",
         )
         return "fork"
     probe.share_tensors()
     if chosen != "spawn":
         forkserver.set_forkserver_preload(["hookflow.runner.data.loader"])
-        # The server must outlive a signal to all processes of a job: it and its workers begin with those blocked.
-        # Python unblocks them as it starts its resource tracker, so that comes first.
+        # The server must outlive a signal to all processes of a job: it and its workers begin with
+        # those blocked. Python unblocks them as it starts its resource tracker, so that comes
+        # first.
         resource_tracker.ensure_running()
         with signals_blocked():
             forkserver.ensure_running()
@@ -258,7 +301,9 @@ def _start_method(fetches: "PickledWithImports", name: str, parts: LoaderParts) 
 
 
 class PickledWithImports:
-    """Something that a new process can unpickle: it imports the user's files first, whose modules it would not know."""
+    """Something that a new process can unpickle: it imports the user's files first,
+    whose modules it would not know.
+    """
 
     def __reduce__(self) -> Any:
         return _import_and_make, ([*list_run_files()], type(self)), self.__dict__
@@ -271,7 +316,9 @@ def _import_and_make(paths: list[str], cls: type[Any]) -> Any:
 
 
 class _CountingPickler(pickle.Pickler):
-    """A pickler that writes nowhere, copies neither tensors nor arrays, and counts what workers would need for them."""
+    """A pickler that writes nowhere, copies neither tensors nor arrays,
+    and counts what workers would need for them.
+    """
 
     def __init__(self) -> None:
         self._out = _ByteCounter()
@@ -280,37 +327,55 @@ class _CountingPickler(pickle.Pickler):
         self.dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table
 
     def find_pickle_problem(self, value: Any) -> str:
-        """Return why a value cannot be pickled for a process that is being started; empty where it can."""
+        """Return why a value cannot be pickled for a process that is being started;
+        empty where it can.
+        """
         try:
             self.dump(value)
         except Exception as error:
-            shared = "through inheritance" in str(error)  # a lock or a queue, which a process may get as it starts
+            # A lock or a queue, which a process may get as it starts.
+            shared = "through inheritance" in str(error)
             if shared:
                 return ""
             return f"{type(error).__name__}: {error}"
         return ""
 
     def too_many(self) -> str:
-        """Return why a fork server cannot hand a worker the tensors of what was pickled; empty where it can."""
+        """Return why a fork server cannot hand a worker the tensors of what was pickled;
+        empty where it can.
+        """
         count = len(self._tensors)
         if count <= MAX_SENT:
             return ""
-        return f"its {count:,} tensors are more than the {MAX_SENT} that a worker can be handed; stacked, they are few"
+        return (
+            f"its {count:,} tensors are more than the {MAX_SENT} that a worker can be handed;"
+            " stacked, they are few"
+        )
 
     def too_big(self, workers: int) -> str:
         """Return why so many workers cannot have what was pickled; empty where they can."""
         unshared = (tensor for tensor in self._tensors if not tensor.is_shared())
         shared = sum(tensor.nbytes for tensor in unshared)
-        if SHARED_MEMORY_FOLDER.exists() and shared > (free := shutil.disk_usage(SHARED_MEMORY_FOLDER).free):
-            return f"its tensors ({size(shared)}) do not fit into {SHARED_MEMORY_FOLDER} ({size(free)} free)"
+        if SHARED_MEMORY_FOLDER.exists() and shared > (
+            free := shutil.disk_usage(SHARED_MEMORY_FOLDER).free
+        ):
+            return (
+                f"its tensors ({size(shared)}) do not fit into {SHARED_MEMORY_FOLDER} ({size(free)}"
+                " free)"
+            )
         copied = self._out.bytes * workers
         free = psutil.virtual_memory().available
         if copied > free:
-            return f"{workers} copies of it ({size(copied)}) do not fit into memory ({size(free)} free)"
+            return (
+                f"{workers} copies of it ({size(copied)}) do not fit into memory ({size(free)}"
+                " free)"
+            )
         return ""
 
     def share_tensors(self) -> None:
-        """Move the tensors to shared memory now, which PyTorch does in the first epoch: they seem to change there."""
+        """Move the tensors to shared memory now, which PyTorch does in the first epoch:
+        they seem to change there.
+        """
         for tensor in self._tensors:
             if tensor.device.type == "cpu" and tensor.layout is torch.strided:
                 tensor.share_memory_()
@@ -340,8 +405,12 @@ SHARED_MEMORY = re.compile(r"shared memory|file </torch_|No space left on device
 
 
 def is_out_of_shared_memory(error: BaseException) -> bool:
-    """Say whether a worker had no room for a batch in the memory that it shares with the training."""
-    return isinstance(error, OSError | RuntimeError) and SHARED_MEMORY.search(str(error)) is not None
+    """Say whether a worker had no room for a batch in the memory
+    that it shares with the training.
+    """
+    return (
+        isinstance(error, OSError | RuntimeError) and SHARED_MEMORY.search(str(error)) is not None
+    )
 
 
 class SharedMemoryError(RuntimeError):
@@ -355,13 +424,16 @@ class UnsentBatchError(Exception):
 def send_errors_for_unsent_batches() -> None:
     """Have the workers of loaders answer with an error where what they have made cannot be pickled.
 
-    Python prints a traceback in the worker and drops it, and the training would wait for it for ever.
+    Python prints a traceback in the worker and drops it, and the training would wait for it for
+    ever.
     """
     queues.Queue._on_queue_feeder_error = _put_error  # type: ignore[attr-defined]
 
 
 def _put_error(queue: Any, error: Exception, item: Any) -> None:
-    """Put an error in the place of an item that a queue of a worker cannot send; elsewhere print the traceback."""
+    """Put an error in the place of an item that a queue of a worker cannot send;
+    elsewhere print the traceback.
+    """
     worker, _ = this_worker()
     is_of_a_loader = get_worker_info() is not None and isinstance(item, tuple) and len(item) == 2
     if not is_of_a_loader:
@@ -371,7 +443,15 @@ def _put_error(queue: Any, error: Exception, item: Any) -> None:
     target = getattr(mp.current_process(), "_target", None)
     with_state = getattr(target, "__module__", "").startswith("torchdata")
     if hasattr(data, "initial_state"):  # torchdata's, as a worker begins
-        queue.put((index, replace(data, initial_state=_make_unsent_error(error, worker, "the state of the dataset"))))
+        queue.put(
+            (
+                index,
+                replace(
+                    data,
+                    initial_state=_make_unsent_error(error, worker, "the state of the dataset"),
+                ),
+            )
+        )
         return
     if with_state:
         batch = data[0]
@@ -395,9 +475,9 @@ def _make_unsent_error(error: Exception, worker: int, what: str) -> ExceptionWra
 class WorkerInit(PickledWithImports):
     """Begins a worker, and calls the user's function with its number, if there is one.
 
-    A worker ignores Ctrl-C, and a SIGTERM to all processes of a job: the training may want some more batches. It is
-    killed with the process that has forked it. The fork server ends once its pipe is closed, of which each worker has a
-    copy.
+    A worker ignores Ctrl-C, and a SIGTERM to all processes of a job: the training may want some
+    more batches. It is killed with the process that has forked it. The fork server ends once its
+    pipe is closed, of which each worker has a copy.
     """
 
     def __init__(self, then: Callable[[int], Any] | None) -> None:
@@ -427,11 +507,13 @@ def allow_kill(batches: Any) -> None:
             os.kill(pid, signal.SIGKILL)
 
     for worker in getattr(batches, "_workers", ()):
-        worker._popen.terminate = partial(kill, worker.pid)  # a method of its own would keep it, and its files, alive
+        # A method of its own would keep it, and its files, alive.
+        worker._popen.terminate = partial(kill, worker.pid)
 
 
 def end_workers(batches: Any, name: str, say: Callable[..., None]) -> None:
-    """End the workers of an iterator of a DataLoader, and wait for the threads that send them their indices.
+    """End the workers of an iterator of a DataLoader, and wait for the threads that send them their
+    indices.
 
     PyTorch gives each worker in turn some seconds; here all have STOP_GRACE together.
     """
@@ -448,7 +530,10 @@ def end_workers(batches: Any, name: str, say: Callable[..., None]) -> None:
     for number, worker in alive.items():
         worker.join(STOP_GRACE)
         if worker.exitcode == -signal.SIGKILL:
-            text = f"worker {number} of {name} (pid {worker.pid}) did not leave within {STOP_GRACE:g} s and was killed"
+            text = (
+                f"worker {number} of {name} (pid {worker.pid}) did not leave within {STOP_GRACE:g}"
+                " s and was killed"
+            )
             say(f"{text} (SIGKILL): it hung in the dataset or in collate", "warn")
     for queue in getattr(batches, "_index_queues", ()):
         feeder = getattr(queue, "_thread", None)

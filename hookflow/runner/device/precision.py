@@ -1,4 +1,6 @@
-"""Device and precision of a run, PyTorch's settings while it lasts, and advice when its memory is not enough."""
+"""Device and precision of a run, PyTorch's settings while it lasts,
+and advice when its memory is not enough.
+"""
 
 import os
 import traceback
@@ -21,11 +23,16 @@ AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The precisions in which the forward pass computes in 16 bits where it may, by autocast."""
 
 PARAM_DTYPES = {"bf16-true": torch.bfloat16, "fp16-true": torch.float16, "fp64": torch.float64}
-"""The precisions that weights, optimizers and floating tensors of batches have, too: without autocast."""
+"""The precisions that weights, optimizers and floating tensors of batches have,
+too: without autocast.
+"""
 
 
 def choose_device(wanted: str, where: Where | None = None) -> torch.device:
-    """Return the device for `wanted`: "auto" takes CUDA, then MPS, then the CPU. Raises UserError for an absent one."""
+    """Return the device for `wanted`: "auto" takes CUDA, then MPS, then the CPU.
+
+    Raises UserError for an absent one.
+    """
     if wanted == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -40,13 +47,19 @@ def choose_device(wanted: str, where: Where | None = None) -> torch.device:
 
 
 def choose_precision(wanted: str, device: torch.device, say: Callable[..., None]) -> str:
-    """Return what is computed in: "fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true" or "fp64".
+    """Return what is computed in: "fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true" or
+    "fp64".
 
-    "auto" takes bf16 where the hardware computes in it, since elsewhere it is slower, and else fp32. `say` is called
-    where the precision differs from the requested one. Raises UserError where the device cannot compute in it.
+    "auto" takes bf16 where the hardware computes in it, since elsewhere it is slower, and else
+    fp32. `say` is called where the precision differs from the requested one. Raises UserError where
+    the device cannot compute in it.
     """
     if wanted == "fp64" and device.type == "mps":
-        raise UserError(Problem('run.precision = "fp64", and MPS has no float64', hint='run.device = "cpu" has it'))
+        raise UserError(
+            Problem(
+                'run.precision = "fp64", and MPS has no float64', hint='run.device = "cpu" has it'
+            )
+        )
     if wanted == "tf32" and device.type != "cuda":
         say(f'run.precision = "tf32" is for CUDA: on {device} this run computes in fp32', "warn")
         return "fp32"
@@ -66,14 +79,17 @@ def _cpu_has_bf16() -> bool:
 
 
 def is_recording_graphs(device: torch.device, compiled: bool | str) -> bool:
-    """Say whether `torch.compile` records CUDA graphs: each run of a graph writes over the outputs of its last one."""
+    """Say whether `torch.compile` records CUDA graphs:
+    each run of a graph writes over the outputs of its last one.
+    """
     return device.type == "cuda" and compiled in ("reduce-overhead", "max-autotune")
 
 
 def in_precision(
     step: Callable[[Any, Any], Any], device: torch.device, precision: str, compiled: bool | str
 ) -> Callable[[Any, Any], Any]:
-    """Return a task's method that runs in autocast where the precision has 16 bits, and else the method itself.
+    """Return a task's method that runs in autocast where the precision has 16 bits, and else the
+    method itself.
 
     Where the weights have another type than float32, the floating tensors of a batch get it, too.
     Where its network records CUDA graphs, each call begins another step of them.
@@ -83,7 +99,8 @@ def in_precision(
     marks = is_recording_graphs(device, compiled)
     if half is None and whole is None and not marks:
         return step
-    cast = torch.autocast(device.type, half) if half else nullcontext()  # which may be entered again and again
+    # Which may be entered again and again.
+    cast = torch.autocast(device.type, half) if half else nullcontext()
 
     def in_whole(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_floating_point():
@@ -113,22 +130,29 @@ def describe(device: torch.device) -> str:
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 
 ONLY_HERE = (
-    "deterministic: the same bits come out on this machine, with this version of PyTorch and as many threads; what "
-    "your own code takes from the clock, from files or from kernels of its own is not covered"
+    "deterministic: the same bits come out on this machine, with this version of PyTorch and as"
+    " many threads; what your own code takes from the clock, from files or from kernels of its own"
+    " is not covered"
 )
-DETERMINISM_HINT = "Replace what computes it (the traceback says where), or take run.deterministic out of the pipeline"
+DETERMINISM_HINT = (
+    "Replace what computes it (the traceback says where), or take run.deterministic out of the"
+    " pipeline"
+)
 
 
 class NondeterministicError(RuntimeError):
-    """An operation has no form that gives the same bits each time, and the run is to have no others."""
+    """An operation has no form that gives the same bits each time,
+    and the run is to have no others.
+    """
 
 
 @contextmanager
 def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[None]:
-    """Set threads, determinism, cuDNN's search and the precision of float32 on CUDA, before CUDA is used.
+    """Set threads, determinism, cuDNN's search and the precision of float32 on CUDA, before CUDA is
+    used.
 
-    Raises NondeterministicError when the run is deterministic and an operation cannot be, and UserError where there is
-    no folder for temporary files, which PyTorch needs.
+    Raises NondeterministicError when the run is deterministic and an operation cannot be, and
+    UserError where there is no folder for temporary files, which PyTorch needs.
     """
     find_temporary_folder()
     with ExitStack() as put_back:
@@ -136,8 +160,10 @@ def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[No
             put_back.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(section.threads)
         _set(put_back, torch.backends.cudnn, "benchmark", section.cudnn_benchmark)
-        if section.precision in ("fp32", "tf32"):  # PyTorch's default is TF32 in convolutions and nowhere else
-            for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):  # the newer key raises where this is read
+        # PyTorch's default is TF32 in convolutions and nowhere else.
+        if section.precision in ("fp32", "tf32"):
+            # The newer key raises where this is read.
+            for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):
                 _set(put_back, owner, "allow_tf32", section.precision == "tf32")
         if section.detect_anomaly:
             put_back.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=True))
@@ -148,7 +174,11 @@ def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[No
             yield
         except RuntimeError as error:
             if section.deterministic and "use_deterministic_algorithms" in str(error):
-                message = str(error).split(", but you set", 1)[0].split(". You can turn off determinism", 1)[0]
+                message = (
+                    str(error)
+                    .split(", but you set", 1)[0]
+                    .split(". You can turn off determinism", 1)[0]
+                )
                 message = f"{message.rstrip('.')}. {DETERMINISM_HINT}"
                 raise NondeterministicError(message).with_traceback(error.__traceback__) from None
             raise
@@ -160,7 +190,10 @@ def _set(put_back: ExitStack, owner: Any, name: str, value: object) -> None:
 
 
 def _set_deterministic(put_back: ExitStack, *, warn_only: bool) -> None:
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     put_back.callback(torch.use_deterministic_algorithms, before[0], warn_only=before[1])
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     _set(put_back, torch.backends.cudnn, "deterministic", True)
@@ -176,18 +209,24 @@ class OutOfMemoryError(RuntimeError):
 
 @contextmanager
 def explain_oom(pipeline: Pipeline, has_checkpoint: Callable[[], bool]) -> Iterator[None]:
-    """Raise OutOfMemoryError, which says what to change in the pipeline, where PyTorch or Python run out of memory."""
+    """Raise OutOfMemoryError, which says what to change in the pipeline,
+    where PyTorch or Python run out of memory.
+    """
     try:
         yield
     except Exception as error:
         if not is_oom(error):
             raise
-        explained = OutOfMemoryError(suggest_memory_savings(pipeline, error, saved=has_checkpoint()))
+        explained = OutOfMemoryError(
+            suggest_memory_savings(pipeline, error, saved=has_checkpoint())
+        )
         raise explained.with_traceback(error.__traceback__) from None
 
 
 def suggest_memory_savings(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
-    """Return how to take less memory, with the pipeline's own numbers; `saved`: the run has a checkpoint."""
+    """Return how to take less memory, with the pipeline's own numbers; `saved`:
+    the run has a checkpoint.
+    """
     run = pipeline.run
     less = []
     cuda = isinstance(error, torch.OutOfMemoryError)
@@ -200,13 +239,19 @@ def suggest_memory_savings(pipeline: Pipeline, error: BaseException, *, saved: b
     if size > 1:
         now = run.accumulate.most
         twice = f" with run.accumulate = {now * 2} (now {now}), which computes the same but for"
-        group = f"{twice} batch norm" if len(pipeline.optimizers) == 1 else ""  # several, a task may step itself
+        # several, a task may step itself.
+        group = f"{twice} batch norm" if len(pipeline.optimizers) == 1 else ""
         less.append(f"batch_size = {-(-size // 2)} (now {size}){group}")
     if cuda and run.precision in ("fp32", "tf32"):
-        less.append(f'run.precision = "bf16" (now "{run.precision}"), which halves most of the activations')
+        less.append(
+            f'run.precision = "bf16" (now "{run.precision}"), which halves most of the activations'
+        )
     if any(source.loader is not None and source.loader.on_device for source in sources.values()):
         less.append("on_device = false, which leaves the data set in this machine's memory")
-    less.append("torch.utils.checkpoint in the model, which computes activations again instead of keeping them")
+    less.append(
+        "torch.utils.checkpoint in the model, which computes activations again instead of keeping"
+        " them"
+    )
     requested = str(error).split(" If reserved")[0].rstrip(".") or "no more could be had"
     kept = ""
     if saved:
@@ -215,7 +260,9 @@ def suggest_memory_savings(pipeline: Pipeline, error: BaseException, *, saved: b
 
 
 def size_of_batch(source: DataSource) -> int:
-    """Return the most examples of a batch that the pipeline asks a source for; 0 where it does not say that."""
+    """Return the most examples of a batch that the pipeline asks a source for;
+    0 where it does not say that.
+    """
     if source.loader is None:
         size = source.args.get("batch_size")
         if isinstance(size, int):
@@ -225,8 +272,11 @@ def size_of_batch(source: DataSource) -> int:
     return 0
 
 
-def free_memory(error: BaseException, optimizers: Iterable[Optimizer], device: torch.device) -> None:
-    """Free gradients, batch and activations, so that hooks which fire at the end of the run have some memory.
+def free_memory(
+    error: BaseException, optimizers: Iterable[Optimizer], device: torch.device
+) -> None:
+    """Free gradients, batch and activations, so that hooks which fire at the end of the run have
+    some memory.
 
     Batch and activations lie in the frames that the exception has come through.
     """

@@ -24,7 +24,9 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def raw_random_state(device: torch.device) -> dict[str, Any]:
-    """Return the state of every global random generator as the generators give it, which is quicker."""
+    """Return the state of every global random generator as the
+    generators give it, which is quicker.
+    """
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=True),
@@ -35,12 +37,20 @@ def raw_random_state(device: torch.device) -> dict[str, Any]:
 
 
 def pack_random_state(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return what `raw_random_state` has returned as plain values and tensors, which a checkpoint holds."""
+    """Return what `raw_random_state` has returned as plain values and tensors,
+    which a checkpoint holds.
+    """
     version, own, next_gauss = raw["python"]
     kind, words, position, has_gauss, gauss = raw["numpy"]
     return {
         "python": (version, torch.tensor(own, dtype=torch.int64), next_gauss),
-        "numpy": (kind, torch.from_numpy(np.asarray(words, dtype=np.int64)), position, has_gauss, gauss),
+        "numpy": (
+            kind,
+            torch.from_numpy(np.asarray(words, dtype=np.int64)),
+            position,
+            has_gauss,
+            gauss,
+        ),
         "torch": raw["torch"],
         "cuda": raw["cuda"],
         "mps": raw["mps"],
@@ -79,7 +89,10 @@ def restore_generators(device: torch.device, seed: int | None = None) -> Iterato
 
 
 class RNGStream(IntEnum):
-    """The uses of random numbers; each purpose has its own. The values are part of every derived seed."""
+    """The uses of random numbers; each purpose has its own.
+
+    The values are part of every derived seed.
+    """
 
     ORDER = 1
     EXAMPLES = 2
@@ -91,7 +104,9 @@ class RNGStream(IntEnum):
 
 
 def derive_seed(seed: int, stream: RNGStream, *place: int) -> int:
-    """Return a seed, 0 to 2**64 - 1, unlike that of any other stream or place (epoch, batch, …) of a run's seed."""
+    """Return a seed, 0 to 2**64 - 1, unlike that of any other stream or place (epoch, batch,
+    …) of a run's seed.
+    """
     return int(np.random.SeedSequence((stream, *place, seed)).generate_state(1, np.uint64)[0])
 
 
@@ -105,43 +120,65 @@ def seed_everything(seed: int) -> None:
 def generator_states() -> tuple[Any, ...]:
     """Return the states of the generators that `seeded` seeds, as values that can be compared."""
     _, words, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), bytes(np.asarray(words)), *rest, torch.get_rng_state().numpy().tobytes()
+    return (
+        random.getstate(),
+        bytes(np.asarray(words)),
+        *rest,
+        torch.get_rng_state().numpy().tobytes(),
+    )
 
 
 def seed_for_batch(seed: int, stream: RNGStream, *place: int, batch: int) -> None:
-    """Seed the generators of the CPU for a batch of a place (epoch, rank, …), unlike any other of the run's seed."""
-    seed_generators(*_compute_block_seeds(seed, stream, *place, batch // SEED_BLOCK_SIZE)[batch % SEED_BLOCK_SIZE])
+    """Seed the generators of the CPU for a batch of a place (epoch, rank, …),
+    unlike any other of the run's seed.
+    """
+    seed_generators(
+        *_compute_block_seeds(seed, stream, *place, batch // SEED_BLOCK_SIZE)[
+            batch % SEED_BLOCK_SIZE
+        ]
+    )
 
 
 def batch_seeds(seed: int, stream: RNGStream, *place: int, start: int) -> Iterator[Sequence[int]]:
-    """Yield the arguments with which `seed_for_batch` calls `seed_generators`, from batch `start` on."""
-    blocks = (_compute_block_seeds(seed, stream, *place, block) for block in count(start // SEED_BLOCK_SIZE))
+    """Yield the arguments with which `seed_for_batch` calls `seed_generators`,
+    from batch `start` on.
+    """
+    blocks = (
+        _compute_block_seeds(seed, stream, *place, block)
+        for block in count(start // SEED_BLOCK_SIZE)
+    )
     return islice(chain.from_iterable(blocks), start % SEED_BLOCK_SIZE, None)
 
 
 def batch_seed(seed: int, stream: RNGStream, *place: int, batch: int) -> int:
     """Return a seed for a batch, 0 to 2**64 - 1: as `derive_seed`, in a tenth of the time."""
-    return _compute_block_seeds(seed, stream, *place, batch // SEED_BLOCK_SIZE)[batch % SEED_BLOCK_SIZE][0]
+    return _compute_block_seeds(seed, stream, *place, batch // SEED_BLOCK_SIZE)[
+        batch % SEED_BLOCK_SIZE
+    ][0]
 
 
 @lru_cache(maxsize=16)
 def _compute_block_seeds(seed: int, stream: RNGStream, *place: int) -> list[list[int]]:
-    words = np.random.SeedSequence((stream, *place, seed)).generate_state(2 * SEED_BLOCK_SIZE, np.uint64)
+    words = np.random.SeedSequence((stream, *place, seed)).generate_state(
+        2 * SEED_BLOCK_SIZE, np.uint64
+    )
     return words.reshape(SEED_BLOCK_SIZE, 2).tolist()
 
 
 def seed_generators(seed: int, numpy_seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices, too
     random.seed(seed)
-    np.random.seed(numpy_seed % 2**32)  # from `seed` it would give the numbers of torch's, which has the same algorithm
+    # From `seed` it would give the numbers of torch's, which has the same algorithm.
+    np.random.seed(numpy_seed % 2**32)
 
 
 class GeneratorFork:
-    """Keeps the generators of the CPU for the training while others draw, as `torch.random.fork_rng` keeps torch's.
+    """Keeps the generators of the CPU for the training while others draw, as
+    `torch.random.fork_rng` keeps torch's.
 
-    NumPy's global generator draws from a bit generator of the fork meanwhile: to exchange the two is quick, where a
-    copy of the state takes 70 µs. NumPy then forgets the second number of a pair that its legacy `randn` has made.
-    A fork is not entered twice at once.
+    NumPy's global generator draws from a bit generator of the fork meanwhile: to exchange the two
+    is quick, where a copy of the state takes 70 µs. NumPy then forgets the second number of a pair
+    that its legacy `randn` has made. A fork is not entered twice at once.
     """
 
     def __init__(self) -> None:
@@ -149,7 +186,9 @@ class GeneratorFork:
 
     @contextmanager
     def drawing(self, seeds: Sequence[int] = ()) -> Iterator[None]:
-        """Let others draw, from generators with these arguments of `seed_generators`; then restore the training's."""
+        """Let others draw, from generators with these arguments of `seed_generators`;
+        then restore the training's.
+        """
         numpy_of_training: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
         torch_state = torch.default_generator.get_state()
         python_state = random.getstate()

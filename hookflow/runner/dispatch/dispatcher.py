@@ -1,6 +1,7 @@
 """The dispatcher: calls the bindings of a point in the order of the plan, and times them.
 
-Inside the iteration `hookflow.runner.dispatch.engine` does the same faster, where nothing special is bound.
+Inside the iteration `hookflow.runner.dispatch.engine` does the same faster, where nothing special
+is bound.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Due = Callable[[], bool]
 
 
 class TriggerBase:
-    """A trigger: called to learn whether its binding fires, and not before `next` iterations are done.
+    """A trigger: called to learn whether its binding fires, and not before `next` iterations are
+    done.
 
     This base class fires each time, unless its binding is switched off.
     """
@@ -44,10 +46,11 @@ class TriggerBase:
 
 @dataclass(slots=True, eq=False)
 class HookCall:
-    """A binding, the `method` of its hook, and `call`, which takes everything that the point offers.
+    """A binding, the `method` of its hook, and `call`, which takes everything that the point
+    offers.
 
-    `due` says whether it fires; None if it always does. Generated code calls `gate` instead. Over ranks `announce` is
-    called when it is due, also where the hook is switched off.
+    `due` says whether it fires; None if it always does. Generated code calls `gate` instead. Over
+    ranks `announce` is called when it is due, also where the hook is switched off.
     """
 
     binding: Binding
@@ -67,7 +70,10 @@ class HookCall:
         return not self._disabled
 
     def disable(self) -> None:
-        """Do not fire. A condition is still evaluated: the other ranks wait for this one's numbers."""
+        """Do not fire.
+
+        A condition is still evaluated: the other ranks wait for this one's numbers.
+        """
         self._disabled = True
         if self.gate and self.announce is None and self.binding.trigger.when is None:
             self.gate.next = inf
@@ -78,7 +84,9 @@ class HookCall:
             self.gate.begin_here()
 
     def ask_once_per_iteration(self, state: RunState) -> None:
-        """Ask once an iteration whether it is due: its decision holds for all modules of the binding."""
+        """Ask once an iteration whether it is due:
+        its decision holds for all modules of the binding.
+        """
         if self.due is None:
             return
         due = self.due
@@ -96,9 +104,13 @@ class HookCall:
 
 
 class WatchedMethod:
-    """A method to call at every visit: it calls `watch`, and then `method` if that is due, with the same arguments."""
+    """A method to call at every visit: it calls `watch`, and then `method` if that is due,
+    with the same arguments.
+    """
 
-    def __init__(self, watch: Callable[..., object], method: Callable[..., object], gate: TriggerBase | None) -> None:
+    def __init__(
+        self, watch: Callable[..., object], method: Callable[..., object], gate: TriggerBase | None
+    ) -> None:
         update_wrapper(self, method)  # for its signature
         self.watch = watch
         self.method = method
@@ -111,12 +123,16 @@ class WatchedMethod:
 
 
 def call_with_retries(
-    call: Callable[[], object], retries: int, binding: Binding, report: Callable[[Exception, str], object]
+    call: Callable[[], object],
+    retries: int,
+    binding: Binding,
+    report: Callable[[Exception, str], object],
 ) -> object:
     """Call a firing, and again, so many times, while it raises; then its exception propagates.
 
-    A mistake of the user's (UserError) propagates at once: no second call would mend it. `report` is called before each
-    retry, with the exception and a line that says so; what it raises propagates, too.
+    A mistake of the user's (UserError) propagates at once: no second call would mend it. `report`
+    is called before each retry, with the exception and a line that says so; what it raises
+    propagates, too.
     """
     for retry in range(1, retries + 1):
         try:
@@ -152,13 +168,20 @@ class RetriedMethod:
 
 
 def is_positional(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
-    """Return whether the arguments that a method takes can be given by position: none with a default stands before."""
+    """Return whether the arguments that a method takes can be given by position:
+    none with a default stands before.
+    """
     if not takes:
         return True
-    parameters = [p for p in signature(method).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    parameters = [
+        p for p in signature(method).parameters.values() if p.kind is not p.VAR_POSITIONAL
+    ]
     if not {p.name for p in parameters}.issuperset(takes):
         return True  # its own names for what PyTorch gives by position
-    return all(p.name == name and p.kind is not p.KEYWORD_ONLY for p, name in zip(parameters, takes, strict=False))
+    return all(
+        p.name == name and p.kind is not p.KEYWORD_ONLY
+        for p, name in zip(parameters, takes, strict=False)
+    )
 
 
 def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[str, ...]) -> Call:
@@ -168,7 +191,9 @@ def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[s
     """
     places = [offers.index(name) for name in takes]
     if not is_positional(method, takes):
-        return lambda offered: method(**{name: offered[place] for name, place in zip(takes, places, strict=True)})
+        return lambda offered: method(
+            **{name: offered[place] for name, place in zip(takes, places, strict=True)}
+        )
     match places:
         case []:
             return lambda offered: method()
@@ -186,14 +211,16 @@ class DisabledReason(NamedTuple):
 
 
 Report = Callable[[Binding, BaseException, OnError, int | None], None]
-"""Called after a hook has raised: its binding, the exception, and what becomes of it (raise, disable or ignore).
+"""Called after a hook has raised: its binding, the exception, and what becomes of it (raise,
+disable or ignore).
 
 The last one is the iteration of its firing, where that is not the one under way.
 """
 
 
 class CurrentHook:
-    """Which binding is being called, and since when: `binding[0]` for the runner, the others for other processes.
+    """Which binding is being called, and since when: `binding[0]` for the runner, the others for
+    other processes.
 
     `ids` and `times` are the memory of a `hookflow.events.now.NowMemory`, if others look.
     """
@@ -221,15 +248,21 @@ def _make_private_memory() -> tuple[memoryview[int], memoryview[float]]:
 
 
 class Dispatcher:
-    """Fires the points of one run; `at` holds the firings of each, in order, and may still change."""
+    """Fires the points of one run; `at` holds the firings of each, in order,
+    and may still change.
+    """
 
-    def __init__(self, plan: Plan, timing: TimingAggregator, here: CurrentHook, report: Report) -> None:
+    def __init__(
+        self, plan: Plan, timing: TimingAggregator, here: CurrentHook, report: Report
+    ) -> None:
         self.at: dict[str, tuple[HookCall, ...]] = {}
         self.run: object = None
         self.disabled: dict[str, DisabledReason] = {}
         """The hooks that are switched off."""
         self.thread = get_ident()
-        """The thread that hooks are called in: the training's, or autograd's while that computes on a GPU."""
+        """The thread that hooks are called in: the training's,
+        or autograd's while that computes on a GPU.
+        """
         self._plan = plan
         self._report = report
         self.timing = timing
@@ -242,15 +275,19 @@ class Dispatcher:
         self._ended_by: BaseException | None = None
 
     def fire(self, point: str, *offered: Any) -> None:
-        """Call every hook that is due at `point`; `offered` is what the point offers after the run itself.
+        """Call every hook that is due at `point`; `offered` is what the point offers after the run
+        itself.
 
-        An exception of a hook propagates, with the hook and the point noted on it, if its `on_error` is "raise".
+        An exception of a hook propagates, with the hook and the point noted on it, if its
+        `on_error` is "raise".
         """
         firings = self.at.get(point)
         if firings:
             self.call_all(firings, (self.run, *offered))
 
-    def call_all(self, firings: Sequence[HookCall], everything: Sequence[Any], *, all_due: bool = False) -> Any:
+    def call_all(
+        self, firings: Sequence[HookCall], everything: Sequence[Any], *, all_due: bool = False
+    ) -> Any:
         """Call those that are due, or all where `all_due`; return what the last one returns.
 
         `everything` is what their point offers, the run first. Hooks may change it.
@@ -279,18 +316,24 @@ class Dispatcher:
         return result
 
     def fire_within(self, point: str, *offered: Any) -> None:
-        """Fire a point in the middle of something else: of a hook, or of a phase of the iteration."""
+        """Fire a point in the middle of something else: of a hook,
+        or of a phase of the iteration.
+        """
         firings = self.at.get(point)
         if firings:
             self._within(firings, (self.run, *offered), all_due=False)
 
     def call_within(self, firing: HookCall, everything: Sequence[Any]) -> Any:
-        """Call one binding in the middle of something else, if it is due, and return what it returns."""
+        """Call one binding in the middle of something else, if it is due,
+        and return what it returns.
+        """
         if firing.is_due():
             return self._within((firing,), everything, all_due=True)
         return None
 
-    def _within(self, firings: Sequence[HookCall], everything: Sequence[Any], *, all_due: bool) -> Any:
+    def _within(
+        self, firings: Sequence[HookCall], everything: Sequence[Any], *, all_due: bool
+    ) -> Any:
         """Book the time of these calls neither to the hook around them, nor to a phase twice."""
         here = self.here
         binding = here.binding[0]
@@ -311,14 +354,18 @@ class Dispatcher:
             here.set(binding, since)
 
     def failed(self, binding: Binding, error: BaseException, it: int | None = None) -> None:
-        """Report a hook that raised, and propagate the exception if it ends the run. Ctrl-C is no hook's fault.
+        """Report a hook that raised, and propagate the exception if it ends the run. Ctrl-C is no
+        hook's fault.
 
         `it` is the iteration of its firing, where that is not the one under way.
         """
-        action: OnError = self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
+        action: OnError = (
+            self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
+        )
         if self.ending and action == "raise":
             action = "ignore"
-        from_within = error is self._ended_by and not self.ending  # raised by a hook that fired within this one
+        # Raised by a hook that fired within this one.
+        from_within = error is self._ended_by and not self.ending
         if from_within or isinstance(error, KeyboardInterrupt):
             action = "raise"
         else:
@@ -346,4 +393,8 @@ class Dispatcher:
 
     def _of(self, hook: str) -> Iterator[HookCall]:
         for firings in self.at.values():
-            yield from (firing for firing in firings if firing.binding.hook == hook and firing.binding.half != "exit")
+            yield from (
+                firing
+                for firing in firings
+                if firing.binding.hook == hook and firing.binding.half != "exit"
+            )

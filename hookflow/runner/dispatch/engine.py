@@ -31,26 +31,46 @@ from hookflow.runner.process.state import RunState
 
 
 def can_be_generated(plan: Plan, point: Point, firings: Sequence[HookCall]) -> bool:
-    """Return whether these firings of a point are plain enough, in a plan where nothing fires within something else."""
+    """Return whether these firings of a point are plain enough,
+    in a plan where nothing fires within something else.
+    """
     nested = any(plan.at(other.name) for other in plan.points if other.nested)
     if nested or point.unit != "it" or point.kind not in ("standard", "step"):
         return False
     for firing in firings:
         binding = firing.binding
         trigger = firing.binding.trigger
-        timed = any(amount and amount.unit == "s" for amount in (trigger.every, trigger.since, trigger.until))
+        timed = any(
+            amount and amount.unit == "s"
+            for amount in (trigger.every, trigger.since, trigger.until)
+        )
         changes = "batch" in binding.writes or "control" in binding.writes
-        if binding.half != "whole" or timed or trigger.when is not None or changes or firing.announce is not None:
+        if (
+            binding.half != "whole"
+            or timed
+            or trigger.when is not None
+            or changes
+            or firing.announce is not None
+        ):
             return False
     return True
 
 
-def generate(point: Point, firings: Sequence[HookCall], dispatcher: Dispatcher, state: RunState) -> Callable[..., None]:
-    """Return a function of what the point offers after the run, which calls the firings and books their time."""
+def generate(
+    point: Point, firings: Sequence[HookCall], dispatcher: Dispatcher, state: RunState
+) -> Callable[..., None]:
+    """Return a function of what the point offers after the run,
+    which calls the firings and books their time.
+    """
     rows = RowBuffer(len(firings) + 1)
     here = dispatcher.here
     names: dict[str, Any] = {"_run": dispatcher.run, "_state": state, "_clock": dispatcher.clock}
-    names |= {"_failed": dispatcher.failed, "_here": here.binding, "_ids": here.ids, "_times": here.times}
+    names |= {
+        "_failed": dispatcher.failed,
+        "_here": here.binding,
+        "_ids": here.ids,
+        "_times": here.times,
+    }
     names |= {"_rows": rows, "_pack": rows.pack, "_end": rows.end}
     for firing in firings:
         id_ = firing.binding.id
@@ -58,10 +78,15 @@ def generate(point: Point, firings: Sequence[HookCall], dispatcher: Dispatcher, 
         if isinstance(method, WatchedMethod):
             names |= {f"_watch{id_}": method.watch, f"_due{id_}": method.gate}
             method = method.method
-        names |= {f"_method{id_}": method, f"_binding{id_}": firing.binding, f"_gate{id_}": firing.gate}
+        names |= {
+            f"_method{id_}": method,
+            f"_binding{id_}": firing.binding,
+            f"_gate{id_}": firing.gate,
+        }
     source = "\n".join(_iter_source_lines(point, firings, rows))
     file = f"{__file__}:{point.name}"
-    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # for tracebacks
+    # For tracebacks.
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     exec(compile(source, file, "exec"), names)  # noqa: S102  # the source is ours: names of bindings are numbers in it
     dispatcher.timing.points.append((tuple(firing.binding.id for firing in firings), rows))
     made: Callable[..., None] = names[point.name]
@@ -93,7 +118,9 @@ def _call(firing: HookCall, k: int, indent: str) -> Iterator[str]:
     takes = firing.binding.takes
     provided = {name: "_run" if name == "run" else name for name in takes}
     positional = is_positional(firing.method, takes)
-    arguments = ", ".join(value if positional else f"{name}={value}" for name, value in provided.items())
+    arguments = ", ".join(
+        value if positional else f"{name}={value}" for name, value in provided.items()
+    )
     call = f"_method{id_}({arguments})"
     yield f"{indent}_times[0] = _t{k}"
     yield f"{indent}_here[0] = _ids[0] = {id_}"
@@ -115,7 +142,8 @@ def _make_gate_test(gate: str) -> str:
 class OpenArounds:
     """The open `around_X` of a run. `resumed` names the hooks that a resumed run will be inside of.
 
-    `error`, as `sys.exc_info` has it, ends the run: it is thrown into each generator that is left from then on.
+    `error`, as `sys.exc_info` has it, ends the run: it is thrown into each generator that is left
+    from then on.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -128,7 +156,10 @@ class OpenArounds:
         return len(self.open)
 
     def enter(
-        self, binding: Binding, make: Callable[[Sequence[Any]], AbstractContextManager[None]], offered: Sequence[Any]
+        self,
+        binding: Binding,
+        make: Callable[[Sequence[Any]], AbstractContextManager[None]],
+        offered: Sequence[Any],
     ) -> None:
         """Run the first half. Raises UserError when the generator does not yield."""
         around = make(offered)
@@ -137,7 +168,10 @@ class OpenArounds:
         self.open.append((binding, around))
 
     def leave(self, binding: Binding, offered: Sequence[Any]) -> None:
-        """Run the second half of the latest that was entered for this binding. Raises UserError at a third."""
+        """Run the second half of the latest that was entered for this binding.
+
+        Raises UserError at a third.
+        """
         for entry in reversed(self.open):
             if key_of(entry[0]) == key_of(binding):
                 self.open.remove(entry)
@@ -152,9 +186,17 @@ class OpenArounds:
         return binding.hook in self.resumed
 
     def at(self, point: str) -> list[str]:
-        """Return the hooks that have been entered at `point` and not left; or will be, once a resumed run is there."""
-        entered = {binding.hook for binding, _ in self.open if binding.point == point} | self.resumed
-        return [binding.hook for binding in self._plan.at(point) if binding.hook in entered and binding.half == "enter"]
+        """Return the hooks that have been entered at `point` and not left; or will be,
+        once a resumed run is there.
+        """
+        entered = {
+            binding.hook for binding, _ in self.open if binding.point == point
+        } | self.resumed
+        return [
+            binding.hook
+            for binding in self._plan.at(point)
+            if binding.hook in entered and binding.half == "enter"
+        ]
 
 
 @contextmanager
@@ -184,7 +226,9 @@ class DispatchEngine:
     """
 
     on_request: Callable[[], None] | None = None
-    """Called on all ranks when a hook is due that may make a request: it writes "control" or "checkpoint"."""
+    """Called on all ranks when a hook is due that may make a request:
+    it writes "control" or "checkpoint".
+    """
 
     on_retry: Callable[[Exception, str], object] = staticmethod(lambda error, text: None)
     """Called before a hook that has raised is called again."""
@@ -219,8 +263,8 @@ class DispatchEngine:
     ) -> None:
         """Make every binding ready to be called with this run.
 
-        `wrap` puts something around each call; then the readable dispatcher fires every point. `executor` fires the
-        offloaded hooks; without it the training thread does.
+        `wrap` puts something around each call; then the readable dispatcher fires every point.
+        `executor` fires the offloaded hooks; without it the training thread does.
         """
         self.dispatcher.run = run
         self.offloaded = executor
@@ -235,12 +279,18 @@ class DispatchEngine:
             if binding.half == "exit":
                 self._closings[key_of(binding)] = firing
             elif binding.half == "enter":
-                again = HookCall(binding, firing.method, firing.call, partial(self.arounds.is_resumed, binding))
+                again = HookCall(
+                    binding, firing.method, firing.call, partial(self.arounds.is_resumed, binding)
+                )
                 at[f"again {binding.point}"].append(again)
         self.dispatcher.at = {name: tuple(firings) for name, firings in at.items()}
         self._calls = {name: partial(self.dispatcher.fire, name) for name in self.dispatcher.at}
         for name, firings in self.dispatcher.at.items():
-            if not wrap and name in self.plan.points and can_be_generated(self.plan, self.plan.points[name], firings):
+            if (
+                not wrap
+                and name in self.plan.points
+                and can_be_generated(self.plan, self.plan.points[name], firings)
+            ):
                 self._generated.add(name)
                 self._generate(name)
         if executor:
@@ -248,16 +298,26 @@ class DispatchEngine:
 
     def _generate(self, point: str) -> None:
         """Generate the function of a point, from the hooks that are not switched off."""
-        firings = [each for each in self.firings(point) if each.binding.hook not in self.dispatcher.disabled]
-        self._calls[point] = generate(self.plan.points[point], firings, self.dispatcher, self._state)
+        firings = [
+            each
+            for each in self.firings(point)
+            if each.binding.hook not in self.dispatcher.disabled
+        ]
+        self._calls[point] = generate(
+            self.plan.points[point], firings, self.dispatcher, self._state
+        )
 
     def switch(self, hook: str, off: DisabledReason | None = None) -> None:
-        """Switch a hook off or on again; functions that `call` has returned do not know about it."""
+        """Switch a hook off or on again; functions that `call` has
+        returned do not know about it.
+        """
         if off:
             self.dispatcher.disable(hook, off)
         else:
             self.dispatcher.enable(hook)
-        for point in {binding.point for binding in self.plan.bindings if binding.hook == hook} & self._generated:
+        for point in {
+            binding.point for binding in self.plan.bindings if binding.hook == hook
+        } & self._generated:
             self._generate(point)
 
     def _make_hook_call(self, binding: Binding) -> HookCall:
@@ -291,11 +351,15 @@ class DispatchEngine:
         return HookCall(binding, method, call, due, gate, announce)
 
     def call(self, point: str) -> Callable[..., None] | None:
-        """Return the function that fires a point, of what it offers after the run; None where nothing is bound."""
+        """Return the function that fires a point, of what it offers after the run;
+        None where nothing is bound.
+        """
         return self._calls.get(point)
 
     def fire(self, point: str, *offered: Any) -> None:
-        """Call every hook that is due at `point`; `offered` is what the point offers after the run itself."""
+        """Call every hook that is due at `point`; `offered` is what the
+        point offers after the run itself.
+        """
         call = self._calls.get(point)
         if call:
             call(*offered)
@@ -304,7 +368,10 @@ class DispatchEngine:
         return self.dispatcher.at.get(point, ())
 
     def fire_own(self, point: str, *offered: Any) -> None:
-        """Fire a point that the pipeline declares. Raises UserError for another, and for a wrong number of values."""
+        """Fire a point that the pipeline declares.
+
+        Raises UserError for another, and for a wrong number of values.
+        """
         offers = self._own.get(point)
         if offers is None or len(offered) != len(offers):
             raise UserError(self._make_firing_problem(point, len(offered)))
@@ -318,7 +385,10 @@ class DispatchEngine:
             names = ""
             if offers:
                 names = f": {', '.join(offers)}"
-            return Problem(f"{point} offers {len(offers)} beside the run{names}; it has been fired with {given}")
+            return Problem(
+                f"{point} offers {len(offers)} beside the run{names}; it has been fired with"
+                f" {given}"
+            )
         if point in self.plan.points:
             return Problem(f"{point} cannot be fired by a hook: the run itself fires it")
         hint = nearest(point, self._own) or f"declare it: [points.{point}]"
@@ -333,7 +403,9 @@ class DispatchEngine:
         return self.plan.bindings[id_]
 
     def enter_again(self, point: str) -> None:
-        """Run the first halves at `point` that a resumed run is inside of, and nothing else that fires there."""
+        """Run the first halves at `point` that a resumed run is inside of,
+        and nothing else that fires there.
+        """
         self.dispatcher.fire(f"again {point}")
         self.arounds.resumed = frozenset()
 
@@ -344,15 +416,23 @@ class DispatchEngine:
             self.dispatcher.call_within(closing, ())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the hooks that a run resumed in the middle of an epoch is inside of, and those switched off."""
-        disabled = {hook: [off.why, [*off.spared]] for hook, off in self.dispatcher.disabled.items()}
+        """Return the hooks that a run resumed in the middle of an epoch is inside of,
+        and those switched off.
+        """
+        disabled = {
+            hook: [off.why, [*off.spared]] for hook, off in self.dispatcher.disabled.items()
+        }
         return {"entered": self.arounds.at("before_train_epoch"), "disabled": disabled}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> dict[str, str]:
-        """Take back what `state_dict` returned; return the hooks that stay switched off, and why."""
+        """Take back what `state_dict` returned; return the hooks
+        that stay switched off, and why.
+        """
         self.arounds.resumed = frozenset(state["entered"])
         known = {hook.name for hook in self.plan.hooks}
-        disabled = {hook: DisabledReason(*off) for hook, off in state["disabled"].items() if hook in known}
+        disabled = {
+            hook: DisabledReason(*off) for hook, off in state["disabled"].items() if hook in known
+        }
         for hook, off in disabled.items():
             self.switch(hook, off)
         return {hook: off.why for hook, off in disabled.items()}
@@ -363,13 +443,17 @@ class DispatchEngine:
             self.offloaded.settle()
 
     def cut(self, entered: int) -> None:
-        """Leave an epoch that is cut short, as `leave` does; a run resumed in it will be inside of the same hooks."""
+        """Leave an epoch that is cut short, as `leave` does;
+        a run resumed in it will be inside of the same hooks.
+        """
         inside = frozenset(self.arounds.at("before_train_epoch"))
         self.leave(entered)
         self.arounds.resumed = inside
 
     def throw_into_arounds(self, error: BaseException) -> None:
-        """Throw an exception into all open arounds, the latest first, and ignore those of hooks from here on."""
+        """Throw an exception into all open arounds, the latest first,
+        and ignore those of hooks from here on.
+        """
         self.dispatcher.ending = True
         if isinstance(error, Exception | Rewind):  # the others end the run at once
             self.settle()

@@ -1,4 +1,6 @@
-"""The interface of the dispatch to the executor of offloaded hooks, an optional part, imported on demand."""
+"""The interface of the dispatch to the executor of offloaded hooks, an optional part,
+imported on demand.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -12,7 +14,9 @@ OFFLOAD_MODULE = "hookflow.offload.executor"
 
 
 class BackgroundExecutor(BackgroundSpans, Protocol):
-    """Fires the offloaded hooks of a run in the background; `hookflow.offload.executor.OffloadExecutor` is one."""
+    """Fires the offloaded hooks of a run in the background;
+    `hookflow.offload.executor.OffloadExecutor` is one.
+    """
 
     copies: dict[int, tuple[int, int]]
     """By binding: the bytes that a firing copies, and the least ns in which one has."""
@@ -33,7 +37,9 @@ class BackgroundExecutor(BackgroundSpans, Protocol):
         """Wait until every firing is done, and report their failures."""
 
     def take_times(self) -> Mapping[str, list[int]]:
-        """Return by binding what has been done since the last time: firings, ns, longest ns, waiting, dropped."""
+        """Return by binding what has been done since the last time: firings, ns,
+        longest ns, waiting, dropped.
+        """
 
 
 def import_executor() -> tuple[Callable[..., BackgroundExecutor], Callable[..., object]]:

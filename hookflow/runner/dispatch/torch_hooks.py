@@ -1,8 +1,9 @@
-"""Hooks that PyTorch calls: inside modules, on parameters, optimizers, all modules, state dicts, and in DDP.
+"""Hooks that PyTorch calls: inside modules, on parameters, optimizers, all modules, state dicts,
+and in DDP.
 
-A binding at a module point that has a trigger, or states its stages, is registered with PyTorch only while it is due.
-That is settled before each step and before each evaluation of a batch. In a compiled network, which PyTorch would
-compile anew each time, it stays registered and is skipped.
+A binding at a module point that has a trigger, or states its stages, is registered with PyTorch
+only while it is due. That is settled before each step and before each evaluation of a batch. In a
+compiled network, which PyTorch would compile anew each time, it stays registered and is skipped.
 """
 
 from collections import OrderedDict
@@ -49,8 +50,8 @@ def hidden(fire: Callable[..., Any]) -> Callable[..., Any]:
 class ModuleHookStack:
     """The hooks of one module at one point: those of bindings, in the plan's order, and others.
 
-    The module's own hooks fire between those that are prepended and those that are not. The order stays the same when a
-    binding is registered again, which PyTorch would put last.
+    The module's own hooks fire between those that are prepended and those that are not. The order
+    stays the same when a binding is registered again, which PyTorch would put last.
     """
 
     def __init__(self, module: nn.Module, point: str) -> None:
@@ -60,19 +61,26 @@ class ModuleHookStack:
 
     def arrange(self, new: int) -> None:
         """Put all that is registered in order, now that PyTorch has put the new id last."""
-        there = [(member.handle.id, member.firing.binding.prepend) for member in self.members if member.handle]
+        there = [
+            (member.handle.id, member.firing.binding.prepend)
+            for member in self.members
+            if member.handle
+        ]
         ahead = [id_ for id_, prepend in there if prepend]
         behind = [id_ for id_, prepend in there if not prepend]
         ids = [id_ for id_ in self._hooks if id_ != new]
         known = [k for k, id_ in enumerate(ids) if id_ in {*self._own, *ahead, *behind}]
-        first, last = (known[0], known[-1] + 1) if known else (0, 0)  # what stands outside has come by hand since
+        # What stands outside has come by hand since.
+        first, last = (known[0], known[-1] + 1) if known else (0, 0)
         own = [id_ for id_ in ids[first:last] if id_ not in {*ahead, *behind}]
         for id_ in (*ids[:first], *ahead, *own, *behind, *ids[last:]):
             self._hooks.move_to_end(id_)
 
 
 class ModuleHandle(RemovableHandle):
-    """PyTorch's handle, which here takes a hook off modules for good: a resumed run will not register it again."""
+    """PyTorch's handle, which here takes a hook off modules for good:
+    a resumed run will not register it again.
+    """
 
     def __init__(self, remove: Callable[[], None]) -> None:
         super().__init__(OrderedDict())
@@ -81,7 +89,9 @@ class ModuleHandle(RemovableHandle):
 
 @dataclass(eq=False)
 class ModuleRegistration:
-    """One binding at one module, registered while `handle` is there; once `removed`, never again."""
+    """One binding at one module, registered while `handle` is there;
+    once `removed`, never again.
+    """
 
     firing: HookCall
     name: str
@@ -122,7 +132,10 @@ class ModuleRegistration:
             self.handle = None
 
     def _callback(self) -> Callable[..., Any]:
-        """Return a function for PyTorch to call. A copy of the network keeps it; of an object it would have a copy."""
+        """Return a function for PyTorch to call.
+
+        A copy of the network keeps it; of an object it would have a copy.
+        """
         call = self.call
         match self.firing.binding.point:
             case "forward_pre" if "kwargs" in self.firing.binding.takes:
@@ -130,7 +143,9 @@ class ModuleRegistration:
             case "forward_pre":
                 return lambda module, args: call(self, module, args, args, None)
             case "forward":
-                return lambda module, args, kwargs, output: call(self, module, args, args, kwargs, output)
+                return lambda module, args, kwargs, output: call(
+                    self, module, args, args, kwargs, output
+                )
         return lambda module, *gradients: call(self, module, *gradients)
 
 
@@ -138,22 +153,31 @@ Step = Callable[[Any, Any], Any]
 
 
 class ModuleHooks:
-    """The bindings at module points of one run; `picked` are their modules. Nothing is registered before `attach`."""
+    """The bindings at module points of one run; `picked` are their modules.
+
+    Nothing is registered before `attach`.
+    """
 
     def __init__(self, engine: DispatchEngine, picked: Picked, state: RunState) -> None:
         self._engine = engine
         points = engine.plan.points
-        self._bindings = [binding for binding in engine.plan.bindings if points[binding.point].kind == "module"]
+        self._bindings = [
+            binding for binding in engine.plan.bindings if points[binding.point].kind == "module"
+        ]
         self._picked = picked
         self._state = state
         self._registrations: list[ModuleRegistration] = []
         self._idling: list[ConditionalRegistration] = []
         self._current: ModuleRegistration | None = None
-        handles = {each.hook: ModuleHandle(partial(self._remove, each.hook)) for each in self._bindings}
+        handles = {
+            each.hook: ModuleHandle(partial(self._remove, each.hook)) for each in self._bindings
+        }
         self.handles: Mapping[str, ModuleHandle] = NamedParts("hook inside the network", handles)
 
     def attach(self, *, compiled: bool) -> None:
-        """Register in the plan's order every binding that is never idle, and in a compiled network all."""
+        """Register in the plan's order every binding that is never idle,
+        and in a compiled network all.
+        """
         for point in (point.name for point in self._engine.plan.points if point.kind == "module"):
             stacks: dict[nn.Module, ModuleHookStack] = {}
             for firing in self._engine.firings(point):
@@ -176,7 +200,9 @@ class ModuleHooks:
             registration.drop()
 
     def make_settling_step(self, step: Step) -> Step:
-        """Return a function that settles which bindings are due before each step; `step` itself if none ever idles."""
+        """Return a function that settles which bindings are due before each step;
+        `step` itself if none ever idles.
+        """
         if not any(map(self._is_sometimes_idle, self._bindings)):
             return step
         idling = self._idling
@@ -198,18 +224,26 @@ class ModuleHooks:
         here = self._engine.current
         if current is None or here is not current.firing.binding:
             hint = next((f'another hook writes run.handles["{hook}"]' for hook in self.handles), "")
-            raise UserError(Problem("run.handle is for a hook inside the network, while it is called", hint=hint))
+            raise UserError(
+                Problem(
+                    "run.handle is for a hook inside the network, while it is called", hint=hint
+                )
+            )
         return current.removal
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has been removed for good, and what each trigger has said at which iteration."""
+        """Return what has been removed for good, and what each
+        trigger has said at which iteration.
+        """
         return {
             "removed": [list(each.key) for each in self._registrations if each.removed],
             "settled": {each.key: each.state_dict() for each in self._idling},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
-        """Take back what `state_dict` returned; return the hooks that stay removed from some module."""
+        """Take back what `state_dict` returned; return the hooks that
+        stay removed from some module.
+        """
         removed = {tuple(key) for key in state["removed"]}
         gone = [each for each in self._registrations if each.key in removed]
         for each in gone:
@@ -226,12 +260,16 @@ class ModuleHooks:
         before = self._current
         self._current = registration
         try:
-            return dispatcher.call_within(registration.firing, (dispatcher.run, module, registration.name, *offered))
+            return dispatcher.call_within(
+                registration.firing, (dispatcher.run, module, registration.name, *offered)
+            )
         finally:
             self._current = before
 
     def _is_sometimes_idle(self, binding: Binding) -> bool:
-        return bool(str(binding.trigger) or binding.stages) or is_thinned(self._engine.plan, binding)
+        return bool(str(binding.trigger) or binding.stages) or is_thinned(
+            self._engine.plan, binding
+        )
 
     def _remove(self, hook: str) -> None:
         for each in self._registrations:
@@ -240,7 +278,10 @@ class ModuleHooks:
 
 
 class ConditionalRegistration:
-    """A binding that is idle at times: its trigger decides once an iteration. One with `keep_registered` always is."""
+    """A binding that is idle at times: its trigger decides once an iteration.
+
+    One with `keep_registered` always is.
+    """
 
     def __init__(self, firing: HookCall, *, keep_registered: bool) -> None:
         self.registrations: list[ModuleRegistration] = []
@@ -254,7 +295,9 @@ class ConditionalRegistration:
         firing.due = lambda: self._active
 
     def settle(self, stage: Stage, done: int) -> None:
-        """Register the binding, or take it off, as it is due in this stage with so many iterations done."""
+        """Register the binding, or take it off, as it is due in this
+        stage with so many iterations done.
+        """
         due = stage in self._stages
         if due:
             if done != self._asked:
@@ -280,7 +323,10 @@ def check_comm_hook(plan: Plan, strategy: ParallelStrategy, place: Callable[[str
     """Raise UserError where the plan has a communication hook, and no DDP calls it."""
     for binding in plan.at("ddp_comm"):
         if not isinstance(strategy, DDPStrategy):
-            why = 'only several ranks with strategy = "ddp" average gradients in buckets, and no task that steps itself'
+            why = (
+                'only several ranks with strategy = "ddp" average gradients in buckets, and no task'
+                " that steps itself"
+            )
             message = f'hook "{binding.hook}" has nothing to do at ddp_comm: {why}'
             hint = f"leave it out: --without {binding.hook}"
             raise UserError(Problem(message, place(f"hooks.{binding.hook}.use"), hint))
@@ -289,21 +335,26 @@ def check_comm_hook(plan: Plan, strategy: ParallelStrategy, place: Callable[[str
 Handles = Iterator[RemovableHandle]
 
 
-def register_hooks(parts: RunComponents, engine: DispatchEngine, state: RunState, undoing: ExitStack) -> None:
+def register_hooks(
+    parts: RunComponents, engine: DispatchEngine, state: RunState, undoing: ExitStack
+) -> None:
     """Register them in the plan's order; `undoing` takes them off."""
     for point in engine.plan.points:
         if point.kind in _REGISTER_BY_KIND:
             for firing in engine.firings(point.name):
                 if point.kind != "state":
                     firing.ask_once_per_iteration(state)
-                for handle in _REGISTER_BY_KIND[point.kind](firing, parts, engine.dispatcher, state):
+                for handle in _REGISTER_BY_KIND[point.kind](
+                    firing, parts, engine.dispatcher, state
+                ):
                     undoing.callback(handle.remove)
 
 
 def _make_caller(
     firing: HookCall, dispatcher: Dispatcher, fires: Callable[[], bool], *known: Any
 ) -> Callable[..., Any]:
-    """Return a function that calls a binding, while it `fires`, with the run, what is `known`, and PyTorch's offer.
+    """Return a function that calls a binding, while it `fires`, with the run, what is `known`, and
+    PyTorch's offer.
 
     A copy of a module keeps such a function; of a callable object it would have a copy.
     """
@@ -316,9 +367,15 @@ def _make_caller(
     return call
 
 
-def _on_parameters(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
-    """Register a binding on its parameters, also on frozen ones, for when they are trained again."""
-    for name, parameter in matching(find_differentiable(parts.model), firing.binding.parameters).items():
+def _on_parameters(
+    firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState
+) -> Handles:
+    """Register a binding on its parameters, also on frozen ones,
+    for when they are trained again.
+    """
+    for name, parameter in matching(
+        find_differentiable(parts.model), firing.binding.parameters
+    ).items():
         known = (name, parameter) if firing.binding.point == "parameter_grad" else (name,)
         call = _make_caller(firing, dispatcher, lambda: state.stage == "train", *known)
         trains = parameter.requires_grad
@@ -334,8 +391,12 @@ def _on_parameters(firing: HookCall, parts: RunComponents, dispatcher: Dispatche
         parameter.requires_grad_(trains)
 
 
-def _on_all_modules(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
-    """Register a binding for all modules: with the module's name in the network, or None outside of it."""
+def _on_all_modules(
+    firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState
+) -> Handles:
+    """Register a binding for all modules: with the module's name in the network,
+    or None outside of it.
+    """
     names = {module: name for name, module in parts.model.named_modules()}
     process = getpid()
     call = _make_caller(firing, dispatcher, lambda: state.stage == "train" and getpid() == process)
@@ -349,10 +410,13 @@ def _on_all_modules(firing: HookCall, parts: RunComponents, dispatcher: Dispatch
         fire = named
     match firing.binding.point:
         case "global_forward_pre":
-            yield torch_module.register_module_forward_pre_hook(lambda module, args: fire(module, args, args))
+            yield torch_module.register_module_forward_pre_hook(
+                lambda module, args: fire(module, args, args)
+            )
         case "global_forward":
             yield torch_module.register_module_forward_hook(
-                lambda module, args, kwargs, output: fire(module, args, args, kwargs, output), with_kwargs=True
+                lambda module, args, kwargs, output: fire(module, args, args, kwargs, output),
+                with_kwargs=True,
             )
         case "global_full_backward_pre":
             yield torch_module.register_module_full_backward_pre_hook(fire)
@@ -360,21 +424,37 @@ def _on_all_modules(firing: HookCall, parts: RunComponents, dispatcher: Dispatch
             yield torch_module.register_module_full_backward_hook(fire)
 
 
-def _on_optimizers(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
+def _on_optimizers(
+    firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState
+) -> Handles:
     for name, optimizer in parts.optimizers.items():
-        register = getattr(optimizer, f"register_{firing.binding.point.removeprefix('optimizer_')}_hook")
+        register = getattr(
+            optimizer, f"register_{firing.binding.point.removeprefix('optimizer_')}_hook"
+        )
         yield register(_make_caller(firing, dispatcher, lambda: True, name))
 
 
-def _on_states(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
-    """Register a binding around the state of its modules. In the end a copy of a module may be asked for its state."""
+def _on_states(
+    firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState
+) -> Handles:
+    """Register a binding around the state of its modules.
+
+    In the end a copy of a module may be asked for its state.
+    """
     for name, module in parts.picked[firing.binding.id].items():
-        register: Callable[..., RemovableHandle] = getattr(module, f"register_{firing.binding.point}_hook")
+        register: Callable[..., RemovableHandle] = getattr(
+            module, f"register_{firing.binding.point}_hook"
+        )
         yield register(_make_caller(firing, dispatcher, lambda: state.stage != "end", name))
 
 
-def _on_buckets(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState) -> Handles:
-    """Let a binding average the gradients of DDP, which has no handle. Where it is not due, the mean is taken."""
+def _on_buckets(
+    firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState
+) -> Handles:
+    """Let a binding average the gradients of DDP, which has no handle.
+
+    Where it is not due, the mean is taken.
+    """
     if not isinstance(parts.strategy, DDPStrategy):
         return
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -386,7 +466,10 @@ def _on_buckets(firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, 
     def checked(offered: Sequence[Any]) -> object:
         future = plain(offered)
         if not isinstance(future, torch._C.Future):
-            must = f'hook "{firing.binding.hook}" must return a torch.futures.Future of the bucket at ddp_comm'
+            must = (
+                f'hook "{firing.binding.hook}" must return a torch.futures.Future of the bucket at'
+                " ddp_comm"
+            )
             raise TypeError(f"{must}, not {future!r:.40}")
         return future
 

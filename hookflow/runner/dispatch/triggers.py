@@ -1,4 +1,5 @@
-"""Triggers at run time: `every`, `from` and `until` by `hookflow.graph.schedule`, then `when` where the others hold.
+"""Triggers at run time: `every`, `from` and `until` by `hookflow.graph.schedule`, then `when` where
+the others hold.
 
 A multiple at which the condition does not hold is spent: the next chance is the next multiple.
 """
@@ -30,11 +31,14 @@ Holds = Callable[[], bool]
 class ScheduledTrigger(TriggerBase):
     """One binding's trigger; call it at a visit of the point to learn whether the binding fires.
 
-    `next` spares calls: while `iter` is below it, the answer is no. It is 0 where that is not known, and at a point
-    that counts its firings, since each call is one. It is `inf` once the binding can never fire again.
+    `next` spares calls: while `iter` is below it, the answer is no. It is 0 where that is not
+    known, and at a point that counts its firings, since each call is one. It is `inf` once the
+    binding can never fire again.
     """
 
-    def __init__(self, binding: Binding, point: Point, run: RunState, holds: Holds | None = None) -> None:
+    def __init__(
+        self, binding: Binding, point: Point, run: RunState, holds: Holds | None = None
+    ) -> None:
         self.next: float = 0
         self._written = binding.trigger
         self._point = point
@@ -66,7 +70,8 @@ class ScheduledTrigger(TriggerBase):
         return self._is_due(schedule) and (self._holds is None or self._holds())
 
     def _make_schedule(self) -> Schedule:
-        """Return the schedule by the present totals: a run that only validates learns them from the checkpoint.
+        """Return the schedule by the present totals: a run that only validates learns them from the
+        checkpoint.
 
         Before that nothing is done, and any totals will do.
         """
@@ -81,7 +86,8 @@ class ScheduledTrigger(TriggerBase):
             if self._count(schedule.opens.counter) < schedule.opens.at:
                 self._wait_for(*schedule.opens)
                 return False
-            self._schedule = replace(schedule, opens=None)  # no counter runs backwards: it is not asked again
+            # No counter runs backwards: it is not asked again.
+            self._schedule = replace(schedule, opens=None)
         if schedule.closes and self._count(schedule.closes.counter) >= schedule.closes.at:
             self.next = inf
             return False
@@ -116,13 +122,20 @@ class ScheduledTrigger(TriggerBase):
 
     def state_dict(self) -> dict[str, Any]:
         every = (self._schedule or self._make_schedule()).every
-        state = {"last": self._last, "visits": self._visits, "every": every.as_list() if every else None}
+        state = {
+            "last": self._last,
+            "visits": self._visits,
+            "every": every.as_list() if every else None,
+        }
         if self._is_spent:
             return {**state, "spent": True}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned, maybe with another `every`. Seconds begin anew with this process."""
+        """Take back what `state_dict` returned, maybe with another `every`.
+
+        Seconds begin anew with this process.
+        """
         self._visits = state["visits"]
         self._is_spent = self._written.once and state.get("spent", False)
         every = self._make_schedule().every
@@ -134,7 +147,9 @@ class ScheduledTrigger(TriggerBase):
         self._schedule = None
 
     def begin_here(self) -> None:
-        """Begin in a run that has got as far as its counters say: the multiples that they have passed are spent."""
+        """Begin in a run that has got as far as its counters say:
+        the multiples that they have passed are spent.
+        """
         self.next = 0
         self._due = 0
         every = self._make_schedule().every
@@ -143,14 +158,24 @@ class ScheduledTrigger(TriggerBase):
 
     def _compute_passed_multiple(self, every: Measure) -> int:
         """Return the multiple that the latest visit of the point was in."""
-        ahead = self._point.ahead and every.counter != "firing"  # the count of firings leaves the next one out itself
+        # The count of firings leaves the next one out itself.
+        ahead = self._point.ahead and every.counter != "firing"
         return every.multiple(self._count(every.counter) - ahead)
 
 
 class ThrottledTrigger(ScheduledTrigger):
-    """The trigger of a throttled hook: it fires at each so many times that it is due, as `every` has it by hook."""
+    """The trigger of a throttled hook: it fires at each so many times that it is due,
+    as `every` has it by hook.
+    """
 
-    def __init__(self, binding: Binding, point: Point, run: RunState, holds: Holds | None, every: Mapping[str, int]):
+    def __init__(
+        self,
+        binding: Binding,
+        point: Point,
+        run: RunState,
+        holds: Holds | None,
+        every: Mapping[str, int],
+    ):
         super().__init__(binding, point, run, holds)
         self._hook = binding.hook
         self._every = every
@@ -175,7 +200,8 @@ def make_triggers(
 ) -> dict[int, ScheduledTrigger]:
     """Return the trigger of each binding that has one, by its id; `condition` compiles a `when`.
 
-    The second half of an `around_X` has none: what was entered is left. `every` says how often throttled hooks fire.
+    The second half of an `around_X` has none: what was entered is left. `every` says how often
+    throttled hooks fire.
     """
     result: dict[int, ScheduledTrigger] = {}
     for binding in plan.bindings:
@@ -190,7 +216,10 @@ def make_triggers(
 
 @dataclass
 class LatestScalars:
-    """The numbers of one run. Only those that conditions or hooks name are kept, and a checkpoint keeps them too."""
+    """The numbers of one run.
+
+    Only those that conditions or hooks name are kept, and a checkpoint keeps them too.
+    """
 
     plan: Plan
     state: RunState
@@ -201,9 +230,16 @@ class LatestScalars:
     def __post_init__(self) -> None:
         whens = (binding.trigger.when for binding in self.plan.bindings)
         conditions = (when for when in whens if when)
-        slots = (slot for binding in self.plan.bindings for slot in binding.reads if slot.startswith(SCALAR_PREFIX))
+        slots = (
+            slot
+            for binding in self.plan.bindings
+            for slot in binding.reads
+            if slot.startswith(SCALAR_PREFIX)
+        )
         declared = (slot.removeprefix(SCALAR_PREFIX) for slot in slots)
-        self.watched = frozenset((*declared, *(name for condition in conditions for name in condition.names)))
+        self.watched = frozenset(
+            (*declared, *(name for condition in conditions for name in condition.names))
+        )
         self._latest: dict[str, float | Tensor] = {}
         self._others: set[str] = set()
         self._unseen: dict[tuple[str, str], str] = {}
@@ -215,17 +251,27 @@ class LatestScalars:
             self._others.add(name)
 
     def latest(self, name: str) -> float:
-        """Return the latest number of a name. Raises UserError where none was logged, or no hook declares the name."""
+        """Return the latest number of a name.
+
+        Raises UserError where none was logged, or no hook declares the name.
+        """
         if name not in self.watched:
-            hint = f'declare it: reads = ["{SCALAR_PREFIX}{name}"] in the table of the hook, or in its class'
-            raise UserError(Problem(f'no hook declares that it reads the number "{name}"', hint=hint))
+            hint = (
+                f'declare it: reads = ["{SCALAR_PREFIX}{name}"] in the table of the hook, or in its'
+                " class"
+            )
+            raise UserError(
+                Problem(f'no hook declares that it reads the number "{name}"', hint=hint)
+            )
         if name not in self._latest:
             hint = nearest_or_all(name, sorted({*self._latest, *self._others}), none="none yet")
             raise UserError(Problem(f'no number "{name}" has been logged', hint=hint))
         return _number(self._latest[name], name)
 
     def take(self, outputs: Mapping[str, Any]) -> None:
-        """Take the single numbers among the outputs of a training iteration; they stay where they are computed."""
+        """Take the single numbers among the outputs of a training iteration;
+        they stay where they are computed.
+        """
         if not self.watched:
             return
         for name, value in outputs.items():
@@ -237,7 +283,11 @@ class LatestScalars:
         assert condition is not None, "who has none asks for none"
         on_all = self.plan.hook(binding.hook).ranks == "all"
         over_ranks = self.strategy.several and on_all and binding.point != "on_log"
-        named = sorted(name for name in condition.names if name not in RUN_FACTS and not name.startswith(METRIC_PREFIX))
+        named = sorted(
+            name
+            for name in condition.names
+            if name not in RUN_FACTS and not name.startswith(METRIC_PREFIX)
+        )
 
         def holds() -> bool:
             numbers = self._average_over_ranks(named) if over_ranks and named else self._latest
@@ -253,12 +303,21 @@ class LatestScalars:
         return holds
 
     def _average_over_ranks(self, names: Sequence[str]) -> Mapping[str, float]:
-        """Return the mean of each number over the ranks that have it. All must ask, and each waits for the others."""
+        """Return the mean of each number over the ranks that have it.
+
+        All must ask, and each waits for the others.
+        """
         latest = self._latest
-        own = [(_number(latest[name], name), 1.0) if name in latest else (0.0, 0.0) for name in names]
+        own = [
+            (_number(latest[name], name), 1.0) if name in latest else (0.0, 0.0) for name in names
+        ]
         sums = torch.tensor(own, dtype=sum_dtype(self.device), device=self.device)
         result = self.strategy.all_reduce(sums, self.device)
-        return {name: total / ranks for name, (total, ranks) in zip(names, result.tolist(), strict=True) if ranks}
+        return {
+            name: total / ranks
+            for name, (total, ranks) in zip(names, result.tolist(), strict=True)
+            if ranks
+        }
 
     def _value(self, name: str, numbers: Mapping[str, float | Tensor]) -> float | None:
         run = self.state
@@ -276,17 +335,27 @@ class LatestScalars:
     def list_complaints(self) -> Iterator[str]:
         """Yield a line for each name in a condition that has no value yet."""
         metrics = self.state.metrics
-        known = {*self._latest, *self._others, *metrics, *(f"{METRIC_PREFIX}{name}" for name in metrics)}
+        known = {
+            *self._latest,
+            *self._others,
+            *metrics,
+            *(f"{METRIC_PREFIX}{name}" for name in metrics),
+        }
         for (hook, name), text in self._unseen.items():
             if self._value(name, self._latest) is None:
                 hint = nearest_or_all(name, sorted(known))
-                yield f'hook "{hook}": nobody has ever logged the "{name}" of its condition "{text}"; {hint}'
+                yield (
+                    f'hook "{hook}": nobody has ever logged the "{name}" of its condition "{text}";'
+                    f" {hint}"
+                )
 
     def state_dict(self) -> dict[str, float | Tensor]:
         return dict(self._latest)
 
     def load_state_dict(self, state: Mapping[str, float | Tensor]) -> None:
-        """Take back what `state_dict` returned, of a run whose conditions may have named other numbers."""
+        """Take back what `state_dict` returned, of a run whose
+        conditions may have named other numbers.
+        """
         self._latest = {name: value for name, value in state.items() if name in self.watched}
 
 

@@ -1,1 +1,3 @@
-"""Several processes that train one model: who they are, how they start and end, what they share and agree on."""
+"""Several processes that train one model: who they are, how they start and end,
+what they share and agree on.
+"""

@@ -1,7 +1,8 @@
-"""The agent of `hookflow run --nproc`: starts the ranks, waits for them, and reports the end of the run.
+"""The agent of `hookflow run --nproc`: starts the ranks, waits for them, and reports the end of the
+run.
 
-torch.distributed's launcher starts, watches and ends them. The agent hands signals on and waits as long as the ranks
-need, restarts them where that may help, and writes the end of the event log.
+torch.distributed's launcher starts, watches and ends them. The agent hands signals on and waits as
+long as the ranks need, restarts them where that may help, and writes the end of the event log.
 """
 
 import argparse
@@ -35,7 +36,9 @@ STOP_GRACE_SECONDS = 5.0
 
 
 class RankAgent:
-    """Executes a run by `nproc` ranks with these `options`, restarting them up to `max_restarts` times."""
+    """Executes a run by `nproc` ranks with these `options`,
+    restarting them up to `max_restarts` times.
+    """
 
     def __init__(self, run_dir: RunDir, nproc: int, max_restarts: int, options: list[str]) -> None:
         self._run_dir = run_dir
@@ -64,8 +67,13 @@ class RankAgent:
                 if self._asked and not reported:  # at once: the ranks may need a while
                     reported = True
                     name = signal.Signals(self._asked[0]).name
-                    text = f"{name} received: all ranks finish the iteration and save; a Ctrl-C now ends them at once"
-                    append_record(self._run_dir, "message", level="info", source="hookflow", text=text)
+                    text = (
+                        f"{name} received: all ranks finish the iteration and save; a Ctrl-C now"
+                        " ends them at once"
+                    )
+                    append_record(
+                        self._run_dir, "message", level="info", source="hookflow", text=text
+                    )
             stop = work.result()
         resume = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
         seconds = time.monotonic() - self._began
@@ -78,9 +86,11 @@ class RankAgent:
             self._asked.append(number)
 
     def _forward_signals(self) -> None:
-        """Send each rank the next signal that it has not had; STOP_GRACE_SECONDS after the second one kill it.
+        """Send each rank the next signal that it has not had; STOP_GRACE_SECONDS after the second
+        one kill it.
 
-        One at a time, since a process does not notice the same signal twice before it has handled it.
+        One at a time, since a process does not notice the same signal twice before it has handled
+        it.
         """
         if self._asked:
             for rank in psutil.Process().children():
@@ -93,7 +103,9 @@ class RankAgent:
                         rank.kill()
 
     def _launch(self) -> StopReason:
-        """Launch the ranks until they end as they should, or no restart is left, and return how that was."""
+        """Launch the ranks until they end as they should, or no restart is left,
+        and return how that was.
+        """
         options = self._options
         for left in range(self._max_restarts, -1, -1):
             if self._asked:
@@ -105,7 +117,10 @@ class RankAgent:
             except Exception as error:
                 print_error(traceback.format_exc())
                 return StopReason(f"the ranks cannot be started: {error}", "failed", 1, save=False)
-            later = [f", then {signal.Signals(number).name}: ended at once" for number in self._asked[1:2]]
+            later = [
+                f", then {signal.Signals(number).name}: ended at once"
+                for number in self._asked[1:2]
+            ]
             interrupted = None
             if self._asked:
                 interrupted = self._make_stop_reason("".join(["received", *later]))
@@ -118,7 +133,13 @@ class RankAgent:
             if list_checkpoints(self._run_dir.checkpoints):
                 place = "from the last checkpoint"
             again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, {place}"
-            append_record(self._run_dir, "message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
+            append_record(
+                self._run_dir,
+                "message",
+                level="warn",
+                source="hookflow",
+                text=f"{stop.reason}: {again}",
+            )
             options = ["--resume", *self._options]
         return self._make_stop_reason("received before the training began")
 
@@ -133,14 +154,15 @@ class RankAgent:
 def launch(nproc: int, *arguments: str) -> dict[int, int]:
     """Run `python -m hookflow.runner` with these arguments as `nproc` ranks, until all have ended.
 
-    When one fails, the others get SIGTERM, and SIGKILL 30 seconds later. Returns the exit code of each rank that has
-    failed; a signal's number is negative.
+    When one fails, the others get SIGTERM, and SIGKILL 30 seconds later. Returns the exit code of
+    each rank that has failed; a signal's number is negative.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the agent reports failures
+    # The agent reports failures.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -162,7 +184,9 @@ def launch(nproc: int, *arguments: str) -> dict[int, int]:
 
 
 def main() -> None:
-    """`python -m hookflow.runner.distributed.agent RUN_DIR --nproc N …`: what `hookflow run --nproc N` starts."""
+    """`python -m hookflow.runner.distributed.agent RUN_DIR --nproc N …`:
+    what `hookflow run --nproc N` starts.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("run_dir", type=lambda path: RunDir(Path(path)))
     parser.add_argument("--nproc", type=int, required=True)
@@ -170,7 +194,9 @@ def main() -> None:
     parser.add_argument("--locks", type=inherit)
     provided, options = parser.parse_known_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // provided.nproc, 1)))
-    raise SystemExit(RankAgent(provided.run_dir, provided.nproc, provided.max_restarts, options).execute())
+    raise SystemExit(
+        RankAgent(provided.run_dir, provided.nproc, provided.max_restarts, options).execute()
+    )
 
 
 if __name__ == "__main__":

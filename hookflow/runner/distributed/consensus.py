@@ -1,13 +1,16 @@
 """Consensus of the ranks: stops, saves and pauses happen on all of them or on none.
 
-At a safe point each rank has wishes, as bits. One small all-reduce combines them, and the wish of any rank is granted
-at the same safe point on all of them.
+At a safe point each rank has wishes, as bits. One small all-reduce combines them, and the wish of
+any rank is granted at the same safe point on all of them.
 
-- `settle` waits for the others: after an epoch, a validation, an iteration in which hooks that may ask have fired.
-- `step` does not wait. Every few iterations it starts an exchange, and reads the outcome one iteration later.
+- `settle` waits for the others: after an epoch, a validation, an iteration in which hooks that may
+  ask have fired.
+- `step` does not wait. Every few iterations it starts an exchange, and reads the outcome one
+  iteration later.
 
-Every rank computes the iterations between two exchanges from the same numbers, which travel with the bits. Exchanges
-take at most MAX_EXCHANGE_SHARE of the time, unless a wish would then wait longer than MAX_LATENCY_MICROSECONDS.
+Every rank computes the iterations between two exchanges from the same numbers, which travel with
+the bits. Exchanges take at most MAX_EXCHANGE_SHARE of the time, unless a wish would then wait
+longer than MAX_LATENCY_MICROSECONDS.
 """
 
 import math
@@ -25,7 +28,9 @@ import torch.distributed as dist
 from hookflow.runner.device.cuda import device_thread
 from hookflow.runner.distributed.rendezvous import RankLayout
 
-WISH_BITS = STOP, END_EPOCH, SAVE, REPORT_SAVE, RUN_COMMANDS, VALIDATE, THROTTLE = tuple(1 << bit for bit in range(7))
+WISH_BITS = STOP, END_EPOCH, SAVE, REPORT_SAVE, RUN_COMMANDS, VALIDATE, THROTTLE = tuple(
+    1 << bit for bit in range(7)
+)
 """The wishes at a safe point; several are added up."""
 
 MAX_EXCHANGE_SHARE = 0.002
@@ -35,7 +40,9 @@ MAX_LATENCY_MICROSECONDS = 100_000
 """Microseconds within which a wish is heard, if an iteration takes less."""
 
 ANSWER_SECONDS = 1.0
-"""Seconds after which a rank that waits for its disk answers the others, if `distributed.timeout` is not shorter."""
+"""Seconds after which a rank that waits for its disk answers the others,
+if `distributed.timeout` is not shorter.
+"""
 
 Shared = TypeVar("Shared")
 
@@ -43,7 +50,8 @@ Shared = TypeVar("Shared")
 class RankConsensus:
     """The consensus of a process that trains alone, with itself; the base of that of several ranks.
 
-    All ranks must make the same calls, in the same order. The loop need not call `step` before `next_iteration`.
+    All ranks must make the same calls, in the same order. The loop need not call `step` before
+    `next_iteration`.
     """
 
     ranks = RankLayout()
@@ -55,12 +63,16 @@ class RankConsensus:
         return wishes
 
     def step(self, position: int, wishes: int) -> int:
-        """Return the wishes that are granted after iteration `position`; those given now are heard at a later one."""
+        """Return the wishes that are granted after iteration `position`;
+        those given now are heard at a later one.
+        """
         return wishes
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Let `step` count the batches of an evaluation, from 0; earlier wishes wait until it is over."""
+        """Let `step` count the batches of an evaluation, from 0;
+        earlier wishes wait until it is over.
+        """
         yield
 
     def all_gather_object(self, mine: Shared) -> list[Shared]:
@@ -80,7 +92,9 @@ class RankConsensus:
         return work()
 
     def wait(self, ended: Callable[[float], bool]) -> None:
-        """Wait until `ended`, called with the seconds to wait, is true on all ranks; no collective times out."""
+        """Wait until `ended`, called with the seconds to wait, is true on all ranks;
+        no collective times out.
+        """
         while self.any_rank(not ended(self._answers)):
             continue
 
@@ -216,7 +230,9 @@ class ProcessGroupConsensus(RankConsensus):
 
 
 def compute_iterations_between(iteration: int, exchange: int) -> int:
-    """Return the iterations until the next exchange, from the microseconds of an iteration and of an exchange."""
+    """Return the iterations until the next exchange,
+    from the microseconds of an iteration and of an exchange.
+    """
     cheap = math.ceil(exchange / (MAX_EXCHANGE_SHARE * iteration))
     prompt = MAX_LATENCY_MICROSECONDS // iteration - 1
     return max(min(cheap, prompt), 1)

@@ -1,4 +1,6 @@
-"""Failures of ranks: timeouts of collectives, the report of each rank, and the exit status of a run."""
+"""Failures of ranks: timeouts of collectives, the report of each rank,
+and the exit status of a run.
+"""
 
 import json
 import re
@@ -45,8 +47,12 @@ def is_timeout(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _TIMED_OUT.search(str(error)) is not None
 
 
-def describe_timeout(error: BaseException, run_dir: RunDir, ranks: RankLayout, hook: str, point: str) -> str:
-    """Return how long this rank has waited, in which hook (empty for none), and where the other ranks are."""
+def describe_timeout(
+    error: BaseException, run_dir: RunDir, ranks: RankLayout, hook: str, point: str
+) -> str:
+    """Return how long this rank has waited, in which hook (empty for none),
+    and where the other ranks are.
+    """
     result = _TIMED_OUT.search(str(error))
     seconds = 0.0
     if result:
@@ -69,15 +75,26 @@ def describe_timeout(error: BaseException, run_dir: RunDir, ranks: RankLayout, h
         mine = f'in hook "{hook}" at {point}'
     else:
         mine = read_iteration(ranks.rank)
-    others = [f"rank {rank} is {describe_place(rank)}" for rank in range(ranks.world) if rank != ranks.rank]
+    others = [
+        f"rank {rank} is {describe_place(rank)}"
+        for rank in range(ranks.world)
+        if rank != ranks.rank
+    ]
     return f"waited {seconds:g} s for the others, {mine}; {', '.join(others)}"
 
 
 def is_peer_lost(error: BaseException) -> bool:
-    """Return whether `error` means only that another rank, or the launcher, has gone; a timeout does not."""
+    """Return whether `error` means only that another rank, or the launcher, has gone;
+    a timeout does not.
+    """
     from torch.distributed import DistError
 
-    network = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
+    network = (
+        "gloo/transport",
+        "Connection closed by peer",
+        "Connection reset by peer",
+        "Broken pipe",
+    )
     lost = isinstance(error, RuntimeError) and any(words in str(error) for words in network)
     return not is_timeout(error) and (lost or isinstance(error, DistError))
 
@@ -91,8 +108,8 @@ def describe_peer_loss(error: BaseException) -> str:
 def choose_common_failure(ranks: RankLayout, mine: StopReason, *, lost: bool) -> StopReason:
     """Return how the run ends on every rank: as on the first that failed.
 
-    It is `mine` itself when this rank was interrupted and no rank has failed, or when it has only `lost` another one
-    without a report.
+    It is `mine` itself when this rank was interrupted and no rank has failed, or when it has only
+    `lost` another one without a report.
     """
     store = rendezvous.joined
     if store is None:
@@ -110,7 +127,8 @@ def choose_common_failure(ranks: RankLayout, mine: StopReason, *, lost: bool) ->
             claim = store.compare_set(FAILURE_KEY, "", claim.decode())
         until = time.monotonic() + REPORT_WAIT_SECONDS
         while lost and not store.check([FAILURE_KEY]) and time.monotonic() < until:
-            time.sleep(POLL_PERIOD_SECONDS)  # to wait for a key prints a warning when it does not come
+            # To wait for a key prints a warning when it does not come.
+            time.sleep(POLL_PERIOD_SECONDS)
         if not failed and store.check([FAILURE_KEY]):
             claim = store.get(FAILURE_KEY)
     except RuntimeError:  # the launcher is gone
@@ -135,11 +153,12 @@ class ChildProcess(Protocol):
 
 
 class ChildExit:
-    """Starts a training at the first call; returns its exit code, and records its end if it left none.
+    """Starts a training at the first call; returns its exit code, and records its end if it left
+    none.
 
-    `start` starts the process. A viewer reads the records of earlier attempts before its first call. A signal's number
-    is negative; None means that a process of the run is alive. Call it a few times a second, from any thread: it keeps
-    `now.bin` open.
+    `start` starts the process. A viewer reads the records of earlier attempts before its first
+    call. A signal's number is negative; None means that a process of the run is alive. Call it a
+    few times a second, from any thread: it keeps `now.bin` open.
     """
 
     def __init__(self, run_dir: RunDir, start: Callable[[], ChildProcess]) -> None:
@@ -179,7 +198,9 @@ class ChildExit:
         return code
 
     def _write_end(self, code: int) -> int:
-        """Append an end to the event log if this attempt has left none, which is a failure; return the exit code."""
+        """Append an end to the event log if this attempt has left none, which is a failure;
+        return the exit code.
+        """
         records = self._log.read_all()
         if any(record["k"] in END_KINDS for record in records) or not self._run_dir.path.exists():
             return code
@@ -190,7 +211,13 @@ class ChildExit:
         reason = self._run_dir.ended_by(code)
         code = code or 1
         stop = StopReason(reason, "failed", exit_code(code), save=False)
-        _append_end(self._run_dir, stop, time.monotonic() - self._began, refused=self._resumes and not begun, done=it)
+        _append_end(
+            self._run_dir,
+            stop,
+            time.monotonic() - self._began,
+            refused=self._resumes and not begun,
+            done=it,
+        )
         return code
 
 
@@ -199,10 +226,14 @@ def exit_status(
 ) -> StopReason:
     """Return how the attempt that began at `since` (seconds since 1970) has ended.
 
-    `failed` are the exit codes of the ranks that did not end with 0, a signal's number negative. Reports count in this
+    `failed` are the exit codes of the ranks that did not end with 0, a signal's number negative.
+    Reports count in this
     order: of a failed rank itself, an interrupt of the user, a killed rank, rank 0.
     """
-    logs = {rank: [entry for entry in read_records(run_dir, rank) if entry["t"] >= since] for rank in (0, *failed)}
+    logs = {
+        rank: [entry for entry in read_records(run_dir, rank) if entry["t"] >= since]
+        for rank in (0, *failed)
+    }
     recorded = {rank: end for rank, log in logs.items() if (end := _end_of(log))}
     for stop in recorded.values():
         if stop.exit in (1, 2):
@@ -211,29 +242,39 @@ def exit_status(
         if rank not in recorded and (report := _failure(logs[rank], rank)):
             return StopReason(report, "failed", 1, save=False)
     if interrupted is not None and any(code in INTERRUPTED_EXIT_CODES for code in failed.values()):
-        return next((stop for stop in recorded.values() if stop.exit in INTERRUPTED_EXIT_CODES), interrupted)
+        return next(
+            (stop for stop in recorded.values() if stop.exit in INTERRUPTED_EXIT_CODES), interrupted
+        )
     killed = [rank for rank, code in failed.items() if code < 0 and -code not in END_SIGNALS]
     if killed:  # by END_SIGNALS a rank ends only where it is on its way out already
-        rank = min(killed, key=lambda each: logs[each][-1]["t"] if logs[each] else 0.0)  # the launcher kills later
+        # The launcher kills later.
+        rank = min(killed, key=lambda each: logs[each][-1]["t"] if logs[each] else 0.0)
         reason = f"rank {rank} was {run_dir.ended_by(failed[rank])}; the others were ended"
         return StopReason(reason, "failed", exit_code(failed[rank]), save=False)
     if 0 in recorded and (recorded[0].exit or not failed):
         return recorded[0]
     rank, code = next(iter(failed.items()), (0, 0))
-    return StopReason(f"rank {rank} ended with exit code {code} without a reason", "failed", 1, save=False)
+    return StopReason(
+        f"rank {rank} ended with exit code {code} without a reason", "failed", 1, save=False
+    )
 
 
-def write_end(run_dir: RunDir, since: float, stop: StopReason, resume: str, seconds: float, *, resumes: bool) -> None:
-    """Append `stop` to the event log of rank 0, unless the attempt that began at `since` has such an end.
+def write_end(
+    run_dir: RunDir, since: float, stop: StopReason, resume: str, seconds: float, *, resumes: bool
+) -> None:
+    """Append `stop` to the event log of rank 0, unless the attempt that began at `since` has such
+    an end.
 
-    `resume` is the command that resumes a failed run; `seconds` is the length of all attempts. When none of them has
-    begun and they `resumes` the run, they are recorded as refused.
+    `resume` is the command that resumes a failed run; `seconds` is the length of all attempts. When
+    none of them has begun and they `resumes` the run, they are recorded as refused.
     """
     records = read_records(run_dir)
     end = _end_of([record for record in records if record["t"] >= since])
     if end is not None and end.exit == stop.exit:
         return
-    refused = resumes and not any(entry["k"] == "run" and entry["t"] >= time.time() - seconds for entry in records)
+    refused = resumes and not any(
+        entry["k"] == "run" and entry["t"] >= time.time() - seconds for entry in records
+    )
     if stop.may_be_restarted and not refused:
         then = "there is no checkpoint yet"
         if list_checkpoints(run_dir.checkpoints):
@@ -242,7 +283,9 @@ def write_end(run_dir: RunDir, since: float, stop: StopReason, resume: str, seco
     _append_end(run_dir, stop, seconds, refused=refused)
 
 
-def _append_end(run_dir: RunDir, stop: StopReason, seconds: float, *, refused: bool, done: int = 0) -> None:
+def _append_end(
+    run_dir: RunDir, stop: StopReason, seconds: float, *, refused: bool, done: int = 0
+) -> None:
     if refused:
         append_record(run_dir, "refused", done, exit=stop.exit, reason=stop.reason, traceback="")
         return
@@ -255,7 +298,9 @@ def append_record(run_dir: RunDir, kind: str, done: int = 0, **fields: Any) -> N
     records = [record for record in read_records(run_dir) if record["k"] not in LATE_KINDS]
     it, ep = (records[-1].get("it", 0), records[-1].get("ep", 0)) if records else (0, 0)
     if done > it:
-        lengths = next((recorded_lengths(each) for each in reversed(records) if each["k"] == "run"), None)
+        lengths = next(
+            (recorded_lengths(each) for each in reversed(records) if each["k"] == "run"), None
+        )
         it = done
         if lengths is not None:
             ep = max(ep, int(lengths.epochs(done)))
@@ -280,11 +325,17 @@ def _end_of(records: list[Record]) -> StopReason | None:
 
 
 def _failure(records: list[Record], rank: int) -> str:
-    """Return the failure that a rank without an end has reported by an error, or by a message before a restart."""
-    last = next((record for record in reversed(records) if record["k"] not in ("frame", "scalars")), None)
+    """Return the failure that a rank without an end has reported by an error,
+    or by a message before a restart.
+    """
+    last = next(
+        (record for record in reversed(records) if record["k"] not in ("frame", "scalars")), None
+    )
     if last and last["k"] == "message" and (last["level"], last["source"]) == ("error", "hookflow"):
         return str(last["text"])
-    errors = [record for record in records if record["k"] == "error" and record["action"] == "raise"]
+    errors = [
+        record for record in records if record["k"] == "error" and record["action"] == "raise"
+    ]
     if errors:
         return f"rank {rank}: {errors[-1]['type']}: {errors[-1]['text']}"
     return ""

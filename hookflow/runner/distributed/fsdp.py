@@ -26,10 +26,11 @@ from hookflow.runner.model.selectors import modules_matching
 
 
 def without_weights(make: Callable[[], Any], say: Callable[..., None]) -> Any:
-    """Return the model that `make` builds, with its parameters on the meta device, where they take no memory.
+    """Return the model that `make` builds, with its parameters on the meta device, where they take
+    no memory.
 
-    `FSDPStrategy` gives them the values that rank 0 has built. A model that computes with its parameters as it is built
-    is built again, with them.
+    `FSDPStrategy` gives them the values that rank 0 has built. A model that computes with its
+    parameters as it is built is built again, with them.
     """
 
     def empty(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
@@ -48,12 +49,17 @@ def without_weights(make: Callable[[], Any], say: Callable[..., None]) -> Any:
         why = str(error).partition("\n")[0]
     finally:
         handle.remove()
-    say(f"the whole model is built on this rank, which takes its memory: it computes with its parameters ({why})")
+    say(
+        "the whole model is built on this rank, which takes its memory: it computes with its"
+        f" parameters ({why})"
+    )
     return make()
 
 
 def _replace(tensor: Tensor, other: Tensor) -> None:
-    """Replace what a tensor holds by another one, wherever the tensor is referred to: tied parameters stay so."""
+    """Replace what a tensor holds by another one, wherever the tensor is referred to:
+    tied parameters stay so.
+    """
     attributes = dict(vars(tensor))
     if isinstance(tensor, nn.Parameter):
         other = nn.Parameter(other, tensor.requires_grad)
@@ -64,12 +70,14 @@ def _replace(tensor: Tensor, other: Tensor) -> None:
 class FSDPStrategy(SeveralRanksStrategy):
     """Shards each model by torch's `fully_shard`, and with `units` these modules one by one.
 
-    Without `units` they are the network's repeated blocks. With `replicas` there are several copies of the model, each
-    sharded over neighbouring ranks; gradients are reduced over all. In a precision of 16 bits parameters are gathered,
-    and modules compute, in it; gradients are reduced in float32. Batch norms stay in float32.
+    Without `units` they are the network's repeated blocks. With `replicas` there are several copies
+    of the model, each sharded over neighbouring ranks; gradients are reduced over all. In a
+    precision of 16 bits parameters are gathered, and modules compute, in it; gradients are reduced
+    in float32. Batch norms stay in float32.
 
-    With `tensor_parallel` the ranks form a mesh, data × tensor. `parallelize`, called with the network and the mesh,
-    splits layers over the second dimension; all parameters are sharded over the first.
+    With `tensor_parallel` the ranks form a mesh, data × tensor. `parallelize`, called with the
+    network and the mesh, splits layers over the second dimension; all parameters are sharded over
+    the first.
     """
 
     def __init__(
@@ -87,17 +95,24 @@ class FSDPStrategy(SeveralRanksStrategy):
         self._precision = precision
         self._say = say
 
-    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
+    def parallelize(
+        self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate
+    ) -> None:
         for name, parameter in network.named_parameters():
             if not parameter.is_contiguous():
                 message = f'"fsdp" cannot shard "{name}": it uses the channels_last memory format'
-                hint = 'leave out run.channels_last, and such a layout in the model, or use strategy = "ddp"'
+                hint = (
+                    "leave out run.channels_last, and such a layout in the model, or use strategy ="
+                    ' "ddp"'
+                )
                 raise UserError(Problem(message, place("distributed.strategy"), hint))
         self._make_meshes(device, place)
         super().parallelize(network, models, device, place)
 
     def share(self, network: nn.Module, device: torch.device, place: Locate) -> None:
-        """Shard the models, and give every rank its shards of the parameters of rank 0, one parameter after another."""
+        """Shard the models, and give every rank its shards of the parameters of rank 0,
+        one parameter after another.
+        """
         first = dist.get_rank() == 0
         named = chain(network.named_parameters(), network.named_buffers())
         whole = {name: tensor.detach() for name, tensor in named} if first else {}
@@ -105,7 +120,11 @@ class FSDPStrategy(SeveralRanksStrategy):
             if not parameter.is_meta:
                 _replace(parameter, torch.empty_like(parameter, device="meta"))
         if self._parallelize is not None:
-            split_layers(network, partial(self._parallelize, network, self._layout), place("distributed.parallelize"))
+            split_layers(
+                network,
+                partial(self._parallelize, network, self._layout),
+                place("distributed.parallelize"),
+            )
         self._shard_network(network)
         for tensor in (*network.parameters(), *network.buffers()):
             if tensor.is_meta:
@@ -122,7 +141,8 @@ class FSDPStrategy(SeveralRanksStrategy):
                 parameter.register_hook(partial(_check_gradient, name))
         states = [random_state(device)]
         dist.broadcast_object_list(states)
-        set_random_state(states[0], device)  # what is built after the model draws the same numbers on every rank
+        # What is built after the model draws the same numbers on every rank.
+        set_random_state(states[0], device)
 
     def _shard_network(self, network: nn.Module) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -138,11 +158,21 @@ class FSDPStrategy(SeveralRanksStrategy):
             entries = self._units
         units = [module for module in list_units(network, entries) if module not in self._models]
         if units and self._units is None:
-            self._say(f'FSDP gathers {len(units)} modules one by one: distributed.units = ["{entries[0]}"]')
-        norms = [module for module in network.modules() if isinstance(module, _NormBase) and [*module.parameters()]]
-        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
-        # By default the outermost module stays gathered after its forward pass. Changes of a hook to its weights then
-        # is lost, and what it changes in their shards is not seen by the next forward pass.
+            self._say(
+                f"FSDP gathers {len(units)} modules one by one: distributed.units ="
+                f' ["{entries[0]}"]'
+            )
+        norms = [
+            module
+            for module in network.modules()
+            if isinstance(module, _NormBase) and [*module.parameters()]
+        ]
+        policy = MixedPrecisionPolicy(
+            param_dtype=half, reduce_dtype=torch.float32 if half else None
+        )
+        # By default the outermost module stays gathered after its forward pass. Changes of a hook
+        # to its weights then is lost, and what it changes in their shards is not seen by the next
+        # forward pass.
         shard = partial(fully_shard, mesh=mesh, reshard_after_forward=True)
         if half:
             for norm in norms:
@@ -156,9 +186,15 @@ class FSDPStrategy(SeveralRanksStrategy):
         copies = self._replicas
         together = self._together
         if world % copies:
-            message = f"{world} ranks cannot hold {copies} replicas of the model: each takes as many ranks"
-            raise UserError(Problem(message, place("distributed.replicas"), f"choose a divisor of {world}"))
-        patient: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(days=1)}  # since a disk may hang
+            message = (
+                f"{world} ranks cannot hold {copies} replicas of the model: each takes as many"
+                " ranks"
+            )
+            raise UserError(
+                Problem(message, place("distributed.replicas"), f"choose a divisor of {world}")
+            )
+        # Since a disk may hang.
+        patient: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(days=1)}
         self.host_group = dist.new_group(**patient)
         if copies == together == 1:
             self.mesh = self._layout = init_device_mesh(device.type, (world,))
@@ -173,8 +209,13 @@ class FSDPStrategy(SeveralRanksStrategy):
             self.mesh, shards = self._layout, format_count(world // copies, "rank")
             self._say(f"FSDP keeps {copies} replicas of the model, each sharded over {shards}")
         else:
-            self.data_group, shards = self._layout.get_group("data"), format_count(len(ranks), "group")
-            self._say(f"FSDP shards the model over {shards} of {together} ranks, which split layers")
+            self.data_group, shards = (
+                self._layout.get_group("data"),
+                format_count(len(ranks), "group"),
+            )
+            self._say(
+                f"FSDP shards the model over {shards} of {together} ranks, which split layers"
+            )
         subgroups: Any = dist.new_subgroups_by_enumeration
         groups = [subgroups(each.tolist(), **patient)[0] for each in (ranks.T, ranks)]
         self.host_mesh = DeviceMesh.from_group(groups, "cpu", mesh=ranks, mesh_dim_names=names)
@@ -189,18 +230,19 @@ class FSDPStrategy(SeveralRanksStrategy):
 
 
 def _check_gradient(name: str, gradient: Tensor) -> None:
-    """Raise UserError: a loss is computed from the shards of a parameter, whose gradient FSDP does not average.
+    """Raise UserError: a loss is computed from the shards of a parameter, whose gradient FSDP does
+    not average.
 
-    PyTorch calls this for such a gradient alone. The gradient of the gathered weights is put into the shards
-    without a call.
+    PyTorch calls this for such a gradient alone. The gradient of the gathered weights is put into
+    the shards without a call.
     """
     message = (
-        f'the loss is computed from the shards of "{name}", outside the forward pass of the module that has it: '
-        "FSDP averages no such gradient over the ranks"
+        f'the loss is computed from the shards of "{name}", outside the forward pass of the module'
+        " that has it: FSDP averages no such gradient over the ranks"
     )
     hint = (
-        "compute it within that forward pass, use the optimizer's weight_decay, let a hook at after_backward add the "
-        'gradient of a penalty, or use strategy = "ddp"'
+        "compute it within that forward pass, use the optimizer's weight_decay, let a hook at"
+        ' after_backward add the gradient of a penalty, or use strategy = "ddp"'
     )
     raise UserError(Problem(message, hint=hint))
 
@@ -221,11 +263,15 @@ def split_layers(network: nn.Module, split: Callable[[], Any], where: Where) -> 
     parameters = dict(network.named_parameters())
     layouts = (getattr(parameter, "placements", ()) for parameter in parameters.values())
     faults = {
-        "adds, removes or renames parameters": before != {name: p.shape for name, p in parameters.items()},
+        "adds, removes or renames parameters": (
+            before != {name: p.shape for name, p in parameters.items()}
+        ),
         "splits no parameter: the ranks of a group would compute the same": not any(
             placement.is_shard() for layout in layouts for placement in layout
         ),
-        "makes DTensors of buffers, which the ranks could not keep in step": any(map(is_sharded, network.buffers())),
+        "makes DTensors of buffers, which the ranks could not keep in step": any(
+            map(is_sharded, network.buffers())
+        ),
     }
     for fault in (fault for fault, is_so in faults.items() if is_so):
         raise UserError(Problem(f"distributed.parallelize {fault}", where))
@@ -234,9 +280,14 @@ def split_layers(network: nn.Module, split: Callable[[], Any], where: Where) -> 
 def list_units(network: nn.Module, entries: Sequence[str]) -> list[nn.Module]:
     """Return the modules that the entries pick, the outer ones first.
 
-    An entry picks no modules inside one that it picks, no lists of modules, and no modules without parameters.
+    An entry picks no modules inside one that it picks, no lists of modules, and no modules without
+    parameters.
     """
-    there = {name: module for name, module in network.named_modules() if name and _can_be_gathered(module)}
+    there = {
+        name: module
+        for name, module in network.named_modules()
+        if name and _can_be_gathered(module)
+    }
     picked = set()
     for entry in entries:
         outer = "."
@@ -250,14 +301,21 @@ def list_units(network: nn.Module, entries: Sequence[str]) -> list[nn.Module]:
 def find_repeated_block(network: nn.Module) -> list[str]:
     """Return the entry of the class that is a network's repeated block; an empty list without one.
 
-    It is a class of modules with submodules of which there are several: the one whose modules have most parameters.
+    It is a class of modules with submodules of which there are several: the one whose modules have
+    most parameters.
     """
     blocks: dict[type[nn.Module], list[nn.Module]] = {}
     for module in network.modules():
-        if type(module) is not nn.Sequential and any(module.children()) and _can_be_gathered(module):
+        if (
+            type(module) is not nn.Sequential
+            and any(module.children())
+            and _can_be_gathered(module)
+        ):
             blocks.setdefault(type(module), []).append(module)
     sizes = {
-        kind.__name__: sum(p.numel() for p in {p for module in modules for p in module.parameters()})
+        kind.__name__: sum(
+            p.numel() for p in {p for module in modules for p in module.parameters()}
+        )
         for kind, modules in blocks.items()
         if len(modules) > 1
     }

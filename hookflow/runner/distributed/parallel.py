@@ -27,20 +27,28 @@ OF_DDP = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
 """The keys of `[distributed]` that `DistributedDataParallel` takes by the same names."""
 
 BUCKET_BYTES = 250 << 20
-"""Bytes that are sent at once, as by `DistributedDataParallel`: a copy of all may not fit in the memory."""
+"""Bytes that are sent at once, as by `DistributedDataParallel`:
+a copy of all may not fit in the memory.
+"""
 
 
 def broadcast(tensors: Iterable[Tensor]) -> None:
-    """Copy the contents of these tensors from rank 0 to all; as bytes, since gloo lacks some types of numbers."""
+    """Copy the contents of these tensors from rank 0 to all; as bytes,
+    since gloo lacks some types of numbers.
+    """
     shared = [tensor.detach() for tensor in tensors]
-    shared = [tensor.view(-1).view(torch.uint8) if tensor.is_contiguous() else tensor for tensor in shared]
+    shared = [
+        tensor.view(-1).view(torch.uint8) if tensor.is_contiguous() else tensor for tensor in shared
+    ]
     if shared:
         _broadcast_coalesced(dist.distributed_c10d._get_default_group(), shared, BUCKET_BYTES, 0)
 
 
 @torch.no_grad()
 def average(tensors: list[Tensor]) -> None:
-    """Replace the contents of these tensors by their mean over the ranks, BUCKET_BYTES of a type of number at once."""
+    """Replace the contents of these tensors by their mean over the ranks,
+    BUCKET_BYTES of a type of number at once.
+    """
     for group in group_by_dtype(tensors):
         for bucket in in_buckets(group, BUCKET_BYTES):
             flat = _flatten_dense_tensors(bucket)
@@ -51,7 +59,9 @@ def average(tensors: list[Tensor]) -> None:
 
 
 def in_buckets(tensors: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
-    """Yield the tensors in their order, in lists of at most `size` bytes; a larger tensor is in a list of its own."""
+    """Yield the tensors in their order, in lists of at most `size` bytes;
+    a larger tensor is in a list of its own.
+    """
     bucket: list[Tensor] = []
     held = 0
     for tensor in tensors:
@@ -68,11 +78,14 @@ def in_buckets(tensors: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
 def class_of(model: nn.Module) -> str:
     """Return the name of a model's class, as it was before FSDP put its own in front."""
     kind = type(model)
-    return (kind.__bases__[-1] if kind.__module__.startswith("torch.distributed") else kind).__name__
+    return (
+        kind.__bases__[-1] if kind.__module__.startswith("torch.distributed") else kind
+    ).__name__
 
 
 class ParallelStrategy:
-    """How the ranks keep one model; this base class is the strategy of a single process, whose calls do nothing.
+    """How the ranks keep one model; this base class is the strategy of a single process, whose
+    calls do nothing.
 
     All ranks must make the same calls, in the same order.
     """
@@ -82,35 +95,49 @@ class ParallelStrategy:
     mesh: DeviceMesh | None = None
     """The mesh over which a checkpoint is loaded in shards; None where it is loaded in full."""
     host_mesh: DeviceMesh | None = None
-    """The same ranks, by the CPU: copies of sharded tensors in the host's memory are sharded over it."""
+    """The same ranks, by the CPU: copies of sharded tensors in the
+    host's memory are sharded over it.
+    """
     data_group: dist.ProcessGroup | None = None
     """The ranks over which a batch is shared, each a share of its own; None for all."""
     host_group: dist.ProcessGroup | None = None
     """All of these ranks, which write the shards of a checkpoint together."""
 
-    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
-        """Give every rank the weights of rank 0, and each model (a part of the network) what it keeps of them.
+    def parallelize(
+        self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate
+    ) -> None:
+        """Give every rank the weights of rank 0, and each model (a part of the network) what it
+        keeps of them.
 
-        Called before there are optimizers: FSDP replaces the parameters. Raises UserError when it cannot shard them.
+        Called before there are optimizers: FSDP replaces the parameters. Raises UserError when it
+        cannot shard them.
         """
 
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
-        """Give every rank the values of rank 0 for parameters that a hook has added. Raises UserError if too late."""
+        """Give every rank the values of rank 0 for parameters that a hook has added.
+
+        Raises UserError if too late.
+        """
 
     def check_lengths(self, lengths: Mapping[str, int], place: Locate) -> None:
-        """Raise UserError, on every rank, when one has more batches in an epoch of some split than another."""
+        """Raise UserError, on every rank, when one has more batches in an
+        epoch of some split than another.
+        """
 
     def require_sync(self, wanted: bool) -> None:
         """Set whether the gradients of the next backward passes are averaged over the ranks."""
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Average the gradients of these parameters, unless the backward pass has done so; called before each step.
+        """Average the gradients of these parameters, unless the backward pass has done so; called
+        before each step.
 
-        The same of them must have a gradient on all ranks. Raises UserError when the backward pass has not averaged.
+        The same of them must have a gradient on all ranks. Raises UserError when the backward pass
+        has not averaged.
         """
 
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
-        """Return the sum over the ranks: a new tensor of the shape of `value` on the device, float64 for a number.
+        """Return the sum over the ranks: a new tensor of the shape of `value` on the device,
+        float64 for a number.
 
         Of ranks that compute the same share of a batch it takes in one.
         """
@@ -119,11 +146,16 @@ class ParallelStrategy:
         return on_device(value, device)  # which waits for no device
 
     def broadcast_buffers(self) -> None:
-        """Give every rank the buffers of rank 0 that a checkpoint keeps, as the statistics of a batch norm."""
+        """Give every rank the buffers of rank 0 that a checkpoint keeps,
+        as the statistics of a batch norm.
+        """
 
 
 class SeveralRanksStrategy(ParallelStrategy):
-    """The base of a strategy of several ranks. Each computes the gradients of its share of a batch."""
+    """The base of a strategy of several ranks.
+
+    Each computes the gradients of its share of a batch.
+    """
 
     several = True
 
@@ -131,8 +163,12 @@ class SeveralRanksStrategy(ParallelStrategy):
         self._models: list[nn.Module] = []
         self._buffers: list[tuple[nn.Module, str]] = []
 
-    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
-        self._models = [model for model in models if any(p.requires_grad for p in model.parameters())]
+    def parallelize(
+        self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate
+    ) -> None:
+        self._models = [
+            model for model in models if any(p.requires_grad for p in model.parameters())
+        ]
         self._buffers = [  # by name: a module may put another tensor there
             (module, name)
             for module in network.modules()
@@ -154,7 +190,10 @@ class SeveralRanksStrategy(ParallelStrategy):
         for split in lengths:
             counts = [length[split] for length in mappings]
             if len(set(counts)) > 1:
-                message = f"the ranks have different numbers of batches in an epoch: {', '.join(map(str, counts))}"
+                message = (
+                    "the ranks have different numbers of batches in an epoch:"
+                    f" {', '.join(map(str, counts))}"
+                )
                 hint = "data that take rank and world must give the same number on each rank"
                 raise UserError(Problem(message, place(f"data.{split}.use"), hint))
 
@@ -169,14 +208,18 @@ class SeveralRanksStrategy(ParallelStrategy):
 
 
 class UserWrappedStrategy(SeveralRanksStrategy):
-    """The ranks of a loop of the user's own, which has wrapped its model itself: nothing is averaged or shared here."""
+    """The ranks of a loop of the user's own, which has wrapped its model itself:
+    nothing is averaged or shared here.
+    """
 
 
 class DDPStrategy(SeveralRanksStrategy):
-    """Averages gradients by `DistributedDataParallel`, while the backward pass still computes others.
+    """Averages gradients by `DistributedDataParallel`, while the backward pass still computes
+    others.
 
-    The forward pass of each model goes through its wrapper; the model itself, its names and its hooks stay as they are.
-    A wrapper is made at the first forward pass with gradients, so that hooks can add parameters before it.
+    The forward pass of each model goes through its wrapper; the model itself, its names and its
+    hooks stay as they are. A wrapper is made at the first forward pass with gradients, so that
+    hooks can add parameters before it.
     """
 
     def __init__(self, section: DistributedSection) -> None:
@@ -187,7 +230,9 @@ class DDPStrategy(SeveralRanksStrategy):
         self._syncs = True
         self._checked = False
 
-    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
+    def parallelize(
+        self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate
+    ) -> None:
         super().parallelize(network, models, device, place)
         for model in self._models:
             model.__class__ = self._make_routed_class(type(model))
@@ -205,7 +250,9 @@ class DDPStrategy(SeveralRanksStrategy):
             wrapper = self._wrappers.get(model)
             if wrapper is None:
                 bare = _BareModel(model, partial(kind.forward, model))
-                self._wrappers[model] = wrapper = DistributedDataParallel(bare, init_sync=False, **self._options)
+                self._wrappers[model] = wrapper = DistributedDataParallel(
+                    bare, init_sync=False, **self._options
+                )
                 wrapper.require_backward_grad_sync = self._syncs
                 if model in self._comm_hooks:
                     wrapper.register_comm_hook(None, self._comm_hooks[model])
@@ -242,12 +289,22 @@ class DDPStrategy(SeveralRanksStrategy):
         self._checked = True
         for model in self._models:
             if model not in self._wrappers and any(p.grad is not None for p in model.parameters()):
-                message = f"the task calls a submodule of {class_of(model)}, so gradients are not synchronised"
-                raise UserError(Problem(message, hint="call the network itself: run.model(…), or run.models[name](…)"))
+                message = (
+                    f"the task calls a submodule of {class_of(model)}, so gradients are not"
+                    " synchronised"
+                )
+                raise UserError(
+                    Problem(
+                        message,
+                        hint="call the network itself: run.model(…), or run.models[name](…)",
+                    )
+                )
 
 
 class _BareModel(nn.Module):
-    """A model as its wrapper sees it: without hooks, which fire around the wrapper, and without buffers."""
+    """A model as its wrapper sees it: without hooks, which fire around the wrapper,
+    and without buffers.
+    """
 
     def __init__(self, model: nn.Module, forward: Callable[..., Any]) -> None:
         super().__init__()
@@ -270,10 +327,16 @@ class DDPAtStepStrategy(SeveralRanksStrategy):
 
 
 def load_model(model: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> None:
-    """Give a model the weights of a full `state_dict`. Raises RuntimeError as `load_state_dict` does."""
+    """Give a model the weights of a full `state_dict`.
+
+    Raises RuntimeError as `load_state_dict` does.
+    """
     held = model.state_dict()
     if any(map(is_sharded, held.values())):
-        state = {name: _convert_like(value, held[name]) if name in held else value for name, value in state.items()}
+        state = {
+            name: _convert_like(value, held[name]) if name in held else value
+            for name, value in state.items()
+        }
     model.load_state_dict(state, strict=strict)
 
 
@@ -283,7 +346,8 @@ def load_optimizer(
     host_tensors: Collection[Path] = (),
     saved_dtypes: Mapping[Tensor, torch.dtype] | None = None,
 ) -> None:
-    """Give an optimizer its full `state_dict`, as `load_optimizer_state` does: sharded as its parameters are.
+    """Give an optimizer its full `state_dict`, as `load_optimizer_state` does: sharded as its
+    parameters are.
 
     Raises ValueError as `load_state_dict` does.
     """
@@ -291,7 +355,8 @@ def load_optimizer(
     if any(map(is_sharded, parameters)):
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         entries = dict(state["state"])
-        for number, parameter in zip(numbers, parameters, strict=False):  # a wrong count is reported below
+        # A wrong count is reported below.
+        for number, parameter in zip(numbers, parameters, strict=False):
             if number in entries:
                 entries[number] = mapped(entries[number], partial(_convert_like, held=parameter))
         state = {**state, "state": entries}
@@ -308,10 +373,11 @@ def _convert_like(value: Any, held: Any) -> Any:
 def full_state(
     state: dict[str, Any], consensus: RankConsensus, per_rank: Sequence[str], by_item: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the state with what each rank has of its own; the first rank alone gets that of the others.
+    """Return the state with what each rank has of its own; the first rank alone gets that of the
+    others.
 
-    Each rank has entries `per_rank` of its own; of those `by_item` the items that are not equal on all ranks. All ranks
-    must call it, and each waits for the others. Sharded tensors remain so.
+    Each rank has entries `per_rank` of its own; of those `by_item` the items that are not equal on
+    all ranks. All ranks must call it, and each waits for the others. Sharded tensors remain so.
     """
     own = {key: state[key] for key in per_rank}
     for key in by_item:
@@ -321,14 +387,16 @@ def full_state(
         own[key] = {name: item for name, item in state[key].items() if name not in shared}
     # a GPU's tensor that is pickled would come out on that GPU on every other rank
     sent = mapped(
-        without_contents(own), lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) and not leaf.is_meta else leaf
+        without_contents(own),
+        lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) and not leaf.is_meta else leaf,
     )
     _, *others = consensus.all_gather_object(sent)
     return state | {"ranks": others if consensus.ranks.first else []}
 
 
 def _digest(state: Any) -> bytes:
-    """Return a checksum of the state of a hook: of what is sharded only its kind, of other tensors all bytes.
+    """Return a checksum of the state of a hook: of what is sharded only its kind, of other tensors
+    all bytes.
 
     One tensor after another is read, without a copy of those in the host's memory.
     """
@@ -347,7 +415,8 @@ def _digest(state: Any) -> bytes:
 
 
 def local_state(state: dict[str, Any], ranks: RankLayout, by_item: Sequence[str]) -> dict[str, Any]:
-    """Return the state of this rank; that of rank 0, with None for "random", where there was no such rank.
+    """Return the state of this rank; that of rank 0, with None for "random", where there was no
+    such rank.
 
     From the entries `by_item` a rank has those items alone that differ between ranks.
     """

@@ -1,6 +1,8 @@
-"""Rendezvous: the environment that the launcher gives to the ranks, their store, and their process group.
+"""Rendezvous: the environment that the launcher gives to the ranks, their store, and their process
+group.
 
-The store exists before the process group and outlives it, also over a restart. Imports torch only for these two.
+The store exists before the process group and outlives it, also over a restart. Imports torch only
+for these two.
 """
 
 from __future__ import annotations
@@ -43,9 +45,13 @@ SINGLE_RANK = RankLayout()
 
 
 def of_environment() -> RankLayout:
-    """Return the ranks of the environment that the launcher (torchrun, `hookflow run --nproc`) has set."""
+    """Return the ranks of the environment that the launcher (torchrun,
+    `hookflow run --nproc`) has set.
+    """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    return RankLayout(*(int(os.environ.get(name, alone)) for name, alone in zip(names, "010", strict=True)))
+    return RankLayout(
+        *(int(os.environ.get(name, alone)) for name, alone in zip(names, "010", strict=True))
+    )
 
 
 POLL_PERIOD_SECONDS = 0.05
@@ -61,16 +67,20 @@ def is_started_by_torchrun() -> bool:
 
 
 def count_restarts() -> tuple[int, int]:
-    """Return how often this machine's launcher has restarted its ranks, and how often it may in all."""
-    done, most = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
+    """Return how often this machine's launcher has restarted its ranks,
+    and how often it may in all.
+    """
+    done, most = (
+        os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS")
+    )
     return int(done), int(most)
 
 
 def store(seconds: float) -> Store:
     """Return the store at `MASTER_ADDR` and `MASTER_PORT`, whose waits last at most `seconds`.
 
-    Ranks of earlier starts may have left keys in it. Raises RuntimeError when it cannot be reached, and UserError where
-    the environment does not say where it is.
+    Ranks of earlier starts may have left keys in it. Raises RuntimeError when it cannot be reached,
+    and UserError where the environment does not say where it is.
     """
     from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous as of_torch
@@ -78,15 +88,18 @@ def store(seconds: float) -> Store:
     try:
         result, _, _ = next(of_torch("env://", timeout=timedelta(seconds=seconds)))
     except ValueError as error:
-        raise UserError(Problem(str(error), hint="torchrun sets it, and hookflow run --nproc needs none")) from None
+        raise UserError(
+            Problem(str(error), hint="torchrun sets it, and hookflow run --nproc needs none")
+        ) from None
     return PrefixStore("hookflow", result)
 
 
 def join_ranks(ranks: RankLayout, seconds: float) -> Store:
     """Return a part of the store that is these ranks' own, once all of them are there.
 
-    Rank 0 answers each rank's token with a new prefix, since launchers of several machines count restarts apart. Polls,
-    because a wait of the library ignores signals. Raises RuntimeError when they are not there after so many seconds.
+    Rank 0 answers each rank's token with a new prefix, since launchers of several machines count
+    restarts apart. Polls, because a wait of the library ignores signals. Raises RuntimeError when
+    they are not there after so many seconds.
     """
     global joined
     if joined is not None:
@@ -113,12 +126,16 @@ def join_ranks(ranks: RankLayout, seconds: float) -> Store:
                 joined = ours
                 return ours
         if time.monotonic() > until:
-            raise RuntimeError(f"not all of the {ranks.world} ranks are there after {seconds} seconds")
+            raise RuntimeError(
+                f"not all of the {ranks.world} ranks are there after {seconds} seconds"
+            )
         time.sleep(POLL_PERIOD_SECONDS)
 
 
 def join_anew() -> None:
-    """Let these ranks have another part of the store for their next process group: the last one has left keys in it."""
+    """Let these ranks have another part of the store for their next process group:
+    the last one has left keys in it.
+    """
     global joined
     from torch._C._distributed_c10d import PrefixStore
 
@@ -141,9 +158,16 @@ def device_of(wanted: str, ranks: RankLayout, backend: str, place: Locate) -> to
         return choose_device(wanted, where)
     if wanted in ("auto", "cuda"):
         if torch.cuda.is_available() and ranks.local >= torch.cuda.device_count():
-            message = f"this is process {ranks.local + 1} on a machine with {torch.cuda.device_count()} GPUs"
-            raise UserError(Problem(message, where, "start one process a GPU, or take the device cpu"))
-        kind = choose_device("cuda" if wanted == "cuda" or torch.cuda.is_available() else "cpu", where).type
+            message = (
+                f"this is process {ranks.local + 1} on a machine with {torch.cuda.device_count()}"
+                " GPUs"
+            )
+            raise UserError(
+                Problem(message, where, "start one process a GPU, or take the device cpu")
+            )
+        kind = choose_device(
+            "cuda" if wanted == "cuda" or torch.cuda.is_available() else "cpu", where
+        ).type
         if kind == "cuda":
             return torch.device(kind, ranks.local)
         return torch.device(kind)
@@ -153,7 +177,9 @@ def device_of(wanted: str, ranks: RankLayout, backend: str, place: Locate) -> to
         hint = '"cuda" gives each process its own; with distributed.backend = "gloo" they share it'
         raise UserError(Problem(message, where, hint))
     if device.type == "mps":
-        raise UserError(Problem("several processes cannot train together on mps", place("run.device")))
+        raise UserError(
+            Problem("several processes cannot train together on mps", place("run.device"))
+        )
     return device
 
 
@@ -161,8 +187,9 @@ def device_of(wanted: str, ranks: RankLayout, backend: str, place: Locate) -> to
 def process_group(loaded: Loaded, ranks: RankLayout) -> Iterator[None]:
     """Form the group of all ranks and destroy it; one process alone forms none.
 
-    Waits up to `distributed.timeout` seconds until all are there. Raises UserError when the backend does not fit the
-    device. A rank that raises does not destroy the group, since that may wait for the others; all of them rewind.
+    Waits up to `distributed.timeout` seconds until all are there. Raises UserError when the backend
+    does not fit the device. A rank that raises does not destroy the group, since that may wait for
+    the others; all of them rewind.
     """
     if ranks.world == 1:
         yield
@@ -194,13 +221,18 @@ def process_group(loaded: Loaded, ranks: RankLayout) -> Iterator[None]:
 
 
 _left: list[object] = []
-"""The process groups that this rank has left. They are kept: to release one may wait for the other ranks."""
+"""The process groups that this rank has left.
+
+They are kept: to release one may wait for the other ranks.
+"""
 
 
 def leave_process_group() -> None:
-    """Let each collective of the default group raise on this rank, which has failed, instead of waiting.
+    """Let each collective of the default group raise on this rank, which has failed, instead of
+    waiting.
 
-    The other ranks may be in another collective. Gloo aborts a process in which the two meet, and its reason is lost.
+    The other ranks may be in another collective. Gloo aborts a process in which the two meet, and
+    its reason is lost.
     """
     import torch.distributed as dist
 
@@ -209,8 +241,11 @@ def leave_process_group() -> None:
         dist.distributed_c10d._update_default_pg(None)
 
 
-def compute_data_layout(section: DistributedSection, ranks: RankLayout, place: Locate) -> RankLayout:
-    """Return this process among those that share a batch: with `tensor_parallel`, neighbours have the same share.
+def compute_data_layout(
+    section: DistributedSection, ranks: RankLayout, place: Locate
+) -> RankLayout:
+    """Return this process among those that share a batch: with `tensor_parallel`, neighbours have
+    the same share.
 
     Raises UserError when the ranks cannot be divided so.
     """
@@ -218,8 +253,14 @@ def compute_data_layout(section: DistributedSection, ranks: RankLayout, place: L
     if ranks.world > 1:
         together = section.tensor_parallel
     if ranks.world % together:
-        message = f"{ranks.world} ranks cannot be divided into groups of {together} that split layers"
-        raise UserError(Problem(message, place("distributed.tensor_parallel"), f"choose a divisor of {ranks.world}"))
+        message = (
+            f"{ranks.world} ranks cannot be divided into groups of {together} that split layers"
+        )
+        raise UserError(
+            Problem(
+                message, place("distributed.tensor_parallel"), f"choose a divisor of {ranks.world}"
+            )
+        )
     return RankLayout(ranks.rank // together, ranks.world // together, ranks.local)
 
 
@@ -230,9 +271,18 @@ def backend_of(section: DistributedSection, device: torch.device, place: Locate)
             return "nccl"
         return "gloo"
     if section.backend == "nccl" and device.type != "cuda":
-        message = f'distributed.backend = "nccl" requires CUDA, and this run computes on {device.type}'
-        raise UserError(Problem(message, place("distributed.backend"), '"auto" takes what fits the device'))
+        message = (
+            f'distributed.backend = "nccl" requires CUDA, and this run computes on {device.type}'
+        )
+        raise UserError(
+            Problem(message, place("distributed.backend"), '"auto" takes what fits the device')
+        )
     if section.backend == "gloo" and section.strategy == "fsdp" and device.type == "cuda":
-        message = "FSDP cannot gather its shards on a GPU by gloo: PyTorch 2.11 ends with a segmentation fault"
-        raise UserError(Problem(message, place("distributed.backend"), 'use "nccl", or strategy = "ddp"'))
+        message = (
+            "FSDP cannot gather its shards on a GPU by gloo: PyTorch 2.11 ends with a segmentation"
+            " fault"
+        )
+        raise UserError(
+            Problem(message, place("distributed.backend"), 'use "nccl", or strategy = "ddp"')
+        )
     return section.backend

@@ -21,11 +21,13 @@ class _StepSkippedError(Exception):
 
 
 class ClosureStepper:
-    """Takes steps of optimizers that call a closure, such as LBFGS, and those that step from two points, as SAM.
+    """Takes steps of optimizers that call a closure, such as LBFGS, and those that step from two
+    points, as SAM.
 
-    `before_optimizer_step` fires when the first gradients of a step are there: those that the task has computed before
-    the step, or else those of the first call of the closure. At each later call the hooks that write gradients there
-    fire again, so that the optimizer sees no gradient without them. `after_optimizer_step` fires once.
+    `before_optimizer_step` fires when the first gradients of a step are there: those that the task
+    has computed before the step, or else those of the first call of the closure. At each later call
+    the hooks that write gradients there fire again, so that the optimizer sees no gradient without
+    them. `after_optimizer_step` fires once.
     """
 
     def __init__(self, context: RunContext, update: OptimizerUpdate) -> None:
@@ -40,10 +42,12 @@ class ClosureStepper:
         self._gradient_writers: list[HookCall] | None = None
 
     def step(self, offered: tuple[Any, ...], name: str, closure: Callable[[], Any]) -> Any:
-        """Let an optimizer step with a closure, which returns the loss; return what the optimizer returns.
+        """Let an optimizer step with a closure, which returns the loss; return what the optimizer
+        returns.
 
-        Where the step is left out it is the loss of the first call of the closure, None if there was none. Raises
-        UserError in a run whose steps cannot have a closure, and when the optimizer has not called it.
+        Where the step is left out it is the loss of the first call of the closure, None if there
+        was none. Raises UserError in a run whose steps cannot have a closure, and when the
+        optimizer has not called it.
         """
         self._check()
         self._is_stepping = True
@@ -86,19 +90,32 @@ class ClosureStepper:
         update.finish_step((name,))
         if not has_begun:
             kind = type(self._optimizers[name]).__name__
-            raise UserError(Problem(f"{kind} has stepped without a call of the closure", hint="call run.step() for it"))
+            raise UserError(
+                Problem(
+                    f"{kind} has stepped without a call of the closure",
+                    hint="call run.step() for it",
+                )
+            )
         self._timeline.mark(OPTIMIZER)
         self._engine.fire("after_optimizer_step", *offered)
         return result
 
     def _begin(self, offered: tuple[Any, ...], is_empty: bool | Tensor) -> None:
-        """Fire the point before the step. Raises _StepSkippedError if a hook has asked for that, or nothing counts."""
+        """Fire the point before the step.
+
+        Raises _StepSkippedError if a hook has asked for that, or nothing counts.
+        """
         update = self._update
         if self._context.requests.keeps_gradients:
-            raise UserError(Problem("run.accumulate adds up the gradients of several batches; a closure is of one"))
+            raise UserError(
+                Problem(
+                    "run.accumulate adds up the gradients of several batches; a closure is of one"
+                )
+            )
         if update.take_skip_request():
             raise _StepSkippedError
-        if bool(is_empty):  # the host waits: an optimizer with a closure leaves no step out by itself
+        # The host waits: an optimizer with a closure leaves no step out by itself.
+        if bool(is_empty):
             update.empty_steps.left_out()
             raise _StepSkippedError
         entered = len(self._engine.arounds)
@@ -118,11 +135,16 @@ class ClosureStepper:
             dispatcher.call_within(firing, (dispatcher.run, *offered))
         if self._update.take_skip_request() and not self._has_warned:
             self._has_warned = True
-            message = "run.skip_step has come at a later call of the closure, when the optimizer had begun to step"
+            message = (
+                "run.skip_step has come at a later call of the closure, when the optimizer had"
+                " begun to step"
+            )
             self._context.log.say(f"{message}: the step was taken", "warn")
 
     def _find_gradient_writers(self) -> list[HookCall]:
-        """Return the hooks that write gradients before a step; from here on each is evaluated once an iteration."""
+        """Return the hooks that write gradients before a step;
+        from here on each is evaluated once an iteration.
+        """
         writers = []
         for firing in self._engine.firings(CLOSURE_POINT):
             written = [root(slot) for slot in firing.binding.writes]
@@ -132,12 +154,17 @@ class ClosureStepper:
         return writers
 
     def _average_loss(self, loss: Any) -> Any:
-        """Return the loss of the whole batch: by it a line search decides, and all ranks must decide alike."""
+        """Return the loss of the whole batch: by it a line search decides,
+        and all ranks must decide alike.
+        """
         strategy = self._context.parts.strategy
         if not strategy.several:
             return loss
         weighted = loss * self._update.loss_weight
-        return strategy.all_reduce(weighted, self._context.parts.device) / self._context.parts.data_ranks.world
+        return (
+            strategy.all_reduce(weighted, self._context.parts.device)
+            / self._context.parts.data_ranks.world
+        )
 
     def _check(self) -> None:
         """Raise UserError where a step with a closure cannot be taken."""
@@ -159,9 +186,17 @@ def check_closures(checks_gradients: bool, context: RunContext) -> None:
         cause = 'run.on_nan = "skip"'
         if parts.precision == "fp16":
             cause = 'run.precision = "fp16"'
-        message = f"{cause} cannot leave out a step with a closure, within which the weights have moved already"
-        raise UserError(Problem(message, hint='run.precision = "bf16" or "fp32", and run.on_nan = "raise"'))
+        message = (
+            f"{cause} cannot leave out a step with a closure, within which the weights have moved"
+            " already"
+        )
+        raise UserError(
+            Problem(message, hint='run.precision = "bf16" or "fp32", and run.on_nan = "raise"')
+        )
     for name, capabilities in parts.capabilities.items():
         if capabilities.accumulates:
-            message = f'hook "{name}" adds up the gradients of several batches, and a closure computes those of one'
+            message = (
+                f'hook "{name}" adds up the gradients of several batches, and a closure computes'
+                " those of one"
+            )
             raise UserError(Problem(message, hint=f"hooks.{name}.enabled = false"))

@@ -1,4 +1,6 @@
-"""The context of a run: its settings, and the parts that loop, update, evaluation and checkpoints share."""
+"""The context of a run: its settings, and the parts that loop, update,
+evaluation and checkpoints share.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,12 @@ import torch
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.now import NowMemory
 from hookflow.graph.plan import Binding, OnError, Plan
-from hookflow.hooks.arguments import as_annotated, find_argument_problems, first_names, parameters_of
+from hookflow.hooks.arguments import (
+    as_annotated,
+    find_argument_problems,
+    first_names,
+    parameters_of,
+)
 from hookflow.hooks.run import WITH_A_BATCH
 from hookflow.pipeline.layers import read_value
 from hookflow.runner.builder.components import RunComponents
@@ -48,7 +55,8 @@ class HookSettings:
         self._set: dict[str, dict[str, str]] = {}
 
     def set(self, hook: str, argument: str, text: str) -> str:
-        """Set an attribute of the hook to a value written as in TOML, and return what it was in words.
+        """Set an attribute of the hook to a value written as in TOML, and return what it was in
+        words.
 
         Raises UserError or ValueError for a wrong value.
         """
@@ -57,14 +65,21 @@ class HookSettings:
         kind = type(made)
         names = [parameter.name for parameter in parameters_of(kind)]
         called = f'hook "{hook}"'
-        problem = next(find_argument_problems(kind, {argument: value}, called, lambda _: Where(""), filled=names), None)
+        problem = next(
+            find_argument_problems(
+                kind, {argument: value}, called, lambda _: Where(""), filled=names
+            ),
+            None,
+        )
         if problem:
             raise ValueError(f"{problem.message}; {problem.hint}".removesuffix("; "))
         if not hasattr(made, argument):
             raise ValueError(f'{called} has no attribute "{argument}"')
         check = getattr(kind, "check_arguments", None)
         if check:
-            others = {name: read_value(written) for name, written in self._set.get(hook, {}).items()}
+            others = {
+                name: read_value(written) for name, written in self._set.get(hook, {}).items()
+            }
             check({**self._read_written_args(hook), **others, argument: value})
         before = getattr(made, argument)
         setattr(made, argument, dict(as_annotated(kind, {argument: value}))[argument])
@@ -81,7 +96,10 @@ class HookSettings:
     def state_dict(self) -> dict[str, Any]:
         """Return what is set, each with the value that the pipeline has for it."""
         return {
-            hook: {name: [text, self._read_written_args(hook).get(name)] for name, text in settings.items()}
+            hook: {
+                name: [text, self._read_written_args(hook).get(name)]
+                for name, text in settings.items()
+            }
             for hook, settings in self._set.items()
         }
 
@@ -90,13 +108,21 @@ class HookSettings:
 
         An argument that the pipeline has changed since then is left as the pipeline has it.
         """
-        for hook, name, text, before in [(h, n, *each) for h, names in state.items() for n, each in names.items()]:
+        for hook, name, text, before in [
+            (h, n, *each) for h, names in state.items() for n, each in names.items()
+        ]:
             setting = f"{hook}.{name}={text}"
             planned = next((each for each in self._plan.hooks if each.name == hook), None)
             if planned is None or name not in planned.settable:
-                yield f"{setting}, set before this run was resumed, is dropped: the hook no longer declares it settable"
+                yield (
+                    f"{setting}, set before this run was resumed, is dropped: the hook no longer"
+                    " declares it settable"
+                )
             elif self._read_written_args(hook).get(name) != before:
-                yield f"{setting}, set before this run was resumed, is dropped: the pipeline has changed the argument"
+                yield (
+                    f"{setting}, set before this run was resumed, is dropped: the pipeline has"
+                    " changed the argument"
+                )
             else:
                 self.set(hook, name, text)
                 yield f"{setting} stays set, as before this run was resumed"
@@ -106,7 +132,8 @@ class HookSettings:
 class RunContext:
     """The shared parts of one run. They are built once, and none is replaced.
 
-    `folder` is the run directory, and `shared` the memory in which other processes see the current binding.
+    `folder` is the run directory, and `shared` the memory in which other processes see the current
+    binding.
     """
 
     parts: RunComponents
@@ -127,7 +154,8 @@ class RunContext:
         section = parts.section
         ranks = parts.ranks
         several = ranks.world > 1
-        together = ranks.world // parts.data_ranks.world  # ranks with the same share of a batch, one after another
+        # Ranks with the same share of a batch, one after another.
+        together = ranks.world // parts.data_ranks.world
         state.batches_by_epoch = parts.batches_by_epoch
         state.accumulate_by_epoch = section.accumulate
         state.set_length(section.epoch_limit, section.max_iters, parts.epoch_lengths)
@@ -137,9 +165,13 @@ class RunContext:
         self.scalars = LatestScalars(plan, state, parts.strategy, parts.device, ranks.rank)
         self.throttles = HookThrottles(plan, state, log.put)
         self.triggers = make_triggers(plan, state, self.scalars.condition, self.throttles.every)
-        timing = TimingAggregator(len(plan.bindings), self.timeline, DeviceTimingAggregator(clock) if clock else None)
+        timing = TimingAggregator(
+            len(plan.bindings), self.timeline, DeviceTimingAggregator(clock) if clock else None
+        )
         dispatcher = Dispatcher(plan, timing, CurrentHook(self.shared), self._report_failure)
-        self.engine = engine = DispatchEngine(plan, parts.hooks, self.triggers, state, dispatcher, ranks.rank)
+        self.engine = engine = DispatchEngine(
+            plan, parts.hooks, self.triggers, state, dispatcher, ranks.rank
+        )
         engine.on_retry = self._report_retry
         if several:
             check_retries_on_all_ranks(plan, parts.place)
@@ -167,15 +199,21 @@ class RunContext:
         self.data_counter = make_data_counter(parts, plan, state, self.sizes.get("train"), gather)
         """Counts samples and tokens; None where no trigger asks for them."""
         least = (section.min_epochs or 0, section.min_iters or 0)
-        self.requests = HookRequests(plan, state, lambda: engine.current, self.sizes, log.say, several, least)
+        self.requests = HookRequests(
+            plan, state, lambda: engine.current, self.sizes, log.say, several, least
+        )
         skipping: set[str] = set()
         if several:
             skipping = {b.point for b in plan.bindings if "control" in b.writes}
         self._skips_agreed = skipping & {*WITH_A_BATCH}
         self.only_evaluates = False
-        """Whether nothing is trained: a checkpoint is evaluated, and `before_train` does not fire."""
+        """Whether nothing is trained: a checkpoint is evaluated,
+        and `before_train` does not fire.
+        """
         self.refetches_batches = several and can_refetch(parts.data)
-        """Whether new workers fetch a batch of which a worker hangs: no rank can leave an iteration alone."""
+        """Whether new workers fetch a batch of which a worker hangs:
+        no rank can leave an iteration alone.
+        """
 
     def epoch_of(self, split: str, epoch: int, start: int = 0) -> Iterator[Any]:
         """Return the batches of an epoch of these data, from batch `start` on."""
@@ -185,14 +223,20 @@ class RunContext:
         return iter(source.epoch(epoch, start=start))
 
     def computed(self, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return a task's method in the run's precision, before which the hooks inside the network are settled."""
+        """Return a task's method in the run's precision,
+        before which the hooks inside the network are settled.
+        """
         parts = self.parts
         return self.module_hooks.make_settling_step(
             in_precision(method, parts.device, parts.precision, parts.section.compile)
         )
 
-    def fire_with_batch(self, point: str, batch: Any, writers: Sequence[HookCall] | None = None) -> Any:
-        """Fire a point with a batch, or these firings of it alone; return the batch after the hooks, or SKIP_MARKER."""
+    def fire_with_batch(
+        self, point: str, batch: Any, writers: Sequence[HookCall] | None = None
+    ) -> Any:
+        """Fire a point with a batch, or these firings of it alone;
+        return the batch after the hooks, or SKIP_MARKER.
+        """
         dispatcher = self.engine.dispatcher
         requests = self.requests
         requests.offered = offered = [dispatcher.run, batch, self.state.batch_idx]
@@ -210,7 +254,9 @@ class RunContext:
         return offered[1]
 
     def iteration(self, binding: Binding | None) -> int:
-        """Return the iteration under way while this hook is called, or none is; between two, the one that is done."""
+        """Return the iteration under way while this hook is called, or none is; between two,
+        the one that is done.
+        """
         point = None
         if binding:
             point = self.plan.points[binding.point]
@@ -224,29 +270,44 @@ class RunContext:
         """Return whether a hook fires before the training."""
         return any(binding.hook == hook for binding in self.plan.at("before_train"))
 
-    def _report_failure(self, binding: Binding, error: BaseException, action: OnError, it: int | None = None) -> None:
+    def _report_failure(
+        self, binding: Binding, error: BaseException, action: OnError, it: int | None = None
+    ) -> None:
         if it is None:
             it = self.iteration(binding)
-            self.state.iterating &= action != "raise" or it > self.state.iter  # else hooks on the way out name the next
+            # Else hooks on the way out name the next.
+            self.state.iterating &= action != "raise" or it > self.state.iter
             error.add_note(self.state.place(it))
         if isinstance(error, UserError):
             error.at(self.parts.place(f"hooks.{binding.hook}.use"))
         if self.only_evaluates and self._is_preparing_training(binding.hook):
             error.add_note(
-                f'the hook "{binding.hook}" has a before_train, which does not fire where a checkpoint is evaluated: '
-                f"what it needs there belongs into before_run; or leave the hook out: --without {binding.hook}"
+                f'the hook "{binding.hook}" has a before_train, which does not fire where a'
+                " checkpoint is evaluated: what it needs there belongs into before_run; or leave"
+                f" the hook out: --without {binding.hook}"
             )
         self.log.failure(error, hook=binding.hook, point=binding.point, action=action, it=it)
         if action == "disable":
-            self.log.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")
+            self.log.say(
+                f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn"
+            )
 
 
 def check_retries_on_all_ranks(plan: Plan, place: Callable[[str], Where]) -> None:
-    """Raise UserError for a hook that is called again on one of several ranks, where others may wait for it."""
+    """Raise UserError for a hook that is called again on one of several ranks,
+    where others may wait for it.
+    """
     for hook in plan.hooks:
         if hook.retry and hook.ranks == "all":
-            message = f'"{hook.name}" fires on every rank, and one that called it again would lose step with the others'
-            raise UserError(Problem(message, place(f"hooks.{hook.name}.retry"), 'ranks = "zero", or leave retry out'))
+            message = (
+                f'"{hook.name}" fires on every rank, and one that called it again would lose step'
+                " with the others"
+            )
+            raise UserError(
+                Problem(
+                    message, place(f"hooks.{hook.name}.retry"), 'ranks = "zero", or leave retry out'
+                )
+            )
 
 
 def _device_clock(device: torch.device) -> DeviceClock | None:

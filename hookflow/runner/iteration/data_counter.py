@@ -13,8 +13,8 @@ from hookflow.runner.process.state import RunState
 class DataCounter:
     """Counts the samples and tokens of each iteration, of all ranks, into the state of the run.
 
-    An iteration calls `take` with each batch and `commit` at its end, so that both counts grow with that of the
-    iterations. A batch that a hook skips or replaces counts as it has been read.
+    An iteration calls `take` with each batch and `commit` at its end, so that both counts grow with
+    that of the iterations. A batch that a hook skips or replaces counts as it has been read.
     """
 
     def __init__(
@@ -34,7 +34,8 @@ class DataCounter:
         self._samples = self._tokens = 0
 
     def take(self, index: int, batch: Any, total: int | None = None) -> None:
-        """Count a batch by its index in the epoch; `total` is the samples of all ranks, where they are known.
+        """Count a batch by its index in the epoch; `total` is the samples of all ranks, where they
+        are known.
 
         All ranks call it. Raises UserError where nothing says how many samples the batch has.
         """
@@ -43,7 +44,10 @@ class DataCounter:
             if samples is None:
                 samples = self._sizes.total(index, batch)
             if samples is None:
-                message = "a trigger counts samples, and nothing says how many a batch of the training data has"
+                message = (
+                    "a trigger counts samples, and nothing says how many a batch of the training"
+                    " data has"
+                )
                 raise UserError(Problem(message, hint=BATCH_SIZE_HINT))
             self._samples += samples
         if self._count_tokens is not None:
@@ -60,9 +64,14 @@ class DataCounter:
 
 
 def make_data_counter(
-    parts: RunComponents, plan: Plan, state: RunState, sizes: BatchSizes | None, gather: Callable[[int], list[int]]
+    parts: RunComponents,
+    plan: Plan,
+    state: RunState,
+    sizes: BatchSizes | None,
+    gather: Callable[[int], list[int]],
 ) -> DataCounter | None:
-    """Return the counter that the triggers of a plan need; None where they count neither samples nor tokens.
+    """Return the counter that the triggers of a plan need; None where they count neither samples
+    nor tokens.
 
     Raises UserError where the loop is the user's own, or no method of the task counts tokens.
     """
@@ -76,8 +85,14 @@ def make_data_counter(
         unit = "tokens"
         if "samples" in hooks:
             unit = "samples"
-        message = f'hook "{hooks[unit]}" counts {unit}, and in a loop of your own nothing counts them'
-        raise UserError(Problem(message, parts.place(f"hooks.{hooks[unit]}"), 'count iterations: every = "100it"'))
+        message = (
+            f'hook "{hooks[unit]}" counts {unit}, and in a loop of your own nothing counts them'
+        )
+        raise UserError(
+            Problem(
+                message, parts.place(f"hooks.{hooks[unit]}"), 'count iterations: every = "100it"'
+            )
+        )
     if sizes is None:  # nothing is trained
         return None
     count_tokens = None
@@ -85,7 +100,8 @@ def make_data_counter(
         count_tokens = tokens_of_batch(parts.task)
     if "tokens" in hooks and count_tokens is None:
         message = (
-            f'hook "{hooks["tokens"]}" counts tokens, and {type(parts.task).__name__} does not say how many there are'
+            f'hook "{hooks["tokens"]}" counts tokens, and {type(parts.task).__name__} does not say'
+            " how many there are"
         )
         hint = "give the task a method batch_tokens(batch) that returns the tokens of a batch"
         raise UserError(Problem(message, parts.place(f"hooks.{hooks['tokens']}"), hint))

@@ -22,7 +22,8 @@ Mark = TypeVar("Mark")
 class AsyncScalarCopy(Generic[Mark]):
     """Single numbers in the order in which they were sent, each with a mark that says what it is.
 
-    On CUDA each is copied to pinned memory when the device has computed it. On other devices a reader waits.
+    On CUDA each is copied to pinned memory when the device has computed it. On other devices a
+    reader waits.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,9 @@ class AsyncScalarCopy(Generic[Mark]):
         """Send a tensor of one element, with the value that the device computes for it."""
         if number.device.type == "cuda":
             copy = number.detach().to("cpu", non_blocking=True)  # which takes pinned memory for it
-            self._under_way.append((copy, torch.cuda.current_stream(number.device).record_event(), mark))
+            self._under_way.append(
+                (copy, torch.cuda.current_stream(number.device).record_event(), mark)
+            )
         else:
             self._under_way.append((number.detach().clone(), None, mark))
 
@@ -57,14 +60,18 @@ Place = tuple[int, int, int]
 
 
 class LossCheck:
-    """The losses of a training: each is checked as soon as the host has it, on CUDA an iteration or so later.
+    """The losses of a training: each is checked as soon as the host has it, on CUDA an iteration or
+    so later.
 
-    `explain` returns the rest of the message for the batch of the loss, or for None where that batch is gone, and for
-    its iteration.
+    `explain` returns the rest of the message for the batch of the loss, or for None where that
+    batch is gone, and for its iteration.
     """
 
     def __init__(
-        self, device: torch.device, state: RunState, explain: Callable[[Any, int], str] = lambda batch, it: ""
+        self,
+        device: torch.device,
+        state: RunState,
+        explain: Callable[[Any, int], str] = lambda batch, it: "",
     ) -> None:
         self._state = state
         self._explain = explain
@@ -72,7 +79,10 @@ class LossCheck:
         self.watch = self._watch_later if device.type == "cuda" else self._watch_now
 
     def _watch_now(self, loss: Tensor, batch: Any) -> None:
-        """Take a loss. Raises NonFiniteLossError when this one, or one before it, is known not to be finite."""
+        """Take a loss.
+
+        Raises NonFiniteLossError when this one, or one before it, is known not to be finite.
+        """
         if not isfinite(value := loss.item()):
             raise self._error(value, self._read_place(), batch)
 
@@ -81,7 +91,10 @@ class LossCheck:
         self.settle(wait=False)
 
     def settle(self, *, wait: bool = True) -> None:
-        """Check every loss that has been taken. Raises NonFiniteLossError when one is not finite."""
+        """Check every loss that has been taken.
+
+        Raises NonFiniteLossError when one is not finite.
+        """
         for value, place in self._sent.iter_arrived(wait):
             if not isfinite(value):
                 raise self._error(value, place)
@@ -95,11 +108,15 @@ class LossCheck:
             number = "NaN"
         it, ep, index = (done + 1 for done in place)
         where = f"iteration {it} (epoch {ep}, batch {index})"
-        return NonFiniteLossError(f"the loss is {number} in {where}. {self._explain(batch, it)}".rstrip())
+        return NonFiniteLossError(
+            f"the loss is {number} in {where}. {self._explain(batch, it)}".rstrip()
+        )
 
 
 def suggest_remedies(precision: str, *, clips: bool, saved: bool) -> str:
-    """Return ways to avoid a loss that is not finite, in a run that may clip gradients and have saved checkpoints."""
+    """Return ways to avoid a loss that is not finite,
+    in a run that may clip gradients and have saved checkpoints.
+    """
     ways = ["lower the learning rate"]
     if not clips:
         ways.append("bound the gradients (the hook grad_clip)")
@@ -115,16 +132,20 @@ def suggest_remedies(precision: str, *, clips: bool, saved: bool) -> str:
 
 
 FIRST_SCALE, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
-"""How the scale of float16 moves: up after so many steps in a row, down at each that is left out. As in PyTorch."""
+"""How the scale of float16 moves: up after so many steps in a row, down at each that is left out.
+
+As in PyTorch.
+"""
 
 
 class StepGuard:
-    """Checks the gradients before each step, and skips it when one of them is not finite. All ranks decide alike.
+    """Checks the gradients before each step, and skips it when one of them is not finite. All ranks
+    decide alike.
 
-    In float16 it scales the losses, as `torch.amp.GradScaler`, which would wait for the device. With `run.on_nan =
-    "skip"` it checks the losses as well: one that is not finite may have finite gradients. `waits` says whether the
-    host must know before a step whether it is taken: an optimizer that is not fused cannot skip one by itself, and
-    hooks fire after each step.
+    In float16 it scales the losses, as `torch.amp.GradScaler`, which would wait for the device.
+    With `run.on_nan = "skip"` it checks the losses as well: one that is not finite may have finite
+    gradients. `waits` says whether the host must know before a step whether it is taken: an
+    optimizer that is not fused cannot skip one by itself, and hooks fire after each step.
     """
 
     def __init__(
@@ -149,7 +170,9 @@ class StepGuard:
         self._found = torch.zeros((), device=device)
         self._left_out = torch.zeros((), device=device)
         self._bad_loss = {name: torch.zeros((), device=device) for name in parts.optimizers}
-        """By optimizer: 1 where a loss was not finite whose gradients no step has used yet, else 0."""
+        """By optimizer: 1 where a loss was not finite whose
+        gradients no step has used yet, else 0.
+        """
         self._reported = 0
         self._in_a_row: dict[tuple[str, ...], int] = {}
         """How many steps of these optimizers were skipped since their last one that was taken."""
@@ -160,10 +183,15 @@ class StepGuard:
 
     def announce(self) -> None:
         if self.waits and self._device.type == "cuda":
-            self._say(f"one device sync before every step (check for non-finite gradients): {self._reason}")
+            self._say(
+                "one device sync before every step (check for non-finite gradients):"
+                f" {self._reason}"
+            )
 
     def seed(self, loss: Tensor, share: Weight) -> Tensor:
-        """Return the gradient that the backward pass of a loss begins with, when it counts by `share`."""
+        """Return the gradient that the backward pass of a loss begins with,
+        when it counts by `share`.
+        """
         return (self._scale * share).to(loss.dtype)
 
     def watch(self, loss: Tensor, names: Iterable[str]) -> None:
@@ -175,7 +203,9 @@ class StepGuard:
             self._bad_loss[name] = torch.maximum(self._bad_loss[name], bad)
 
     def reset_losses(self, names: Iterable[str]) -> None:
-        """Begin anew with the losses of these optimizers: a step has used their gradients, or left them out."""
+        """Begin anew with the losses of these optimizers:
+        a step has used their gradients, or left them out.
+        """
         if not self._skips_nan:
             return
         for name in names:
@@ -183,9 +213,11 @@ class StepGuard:
 
     @torch.no_grad()
     def found_inf(self, names: tuple[str, ...]) -> Tensor:
-        """Divide the gradients of these optimizers by the scale; return 1 if their step must be left out, else 0.
+        """Divide the gradients of these optimizers by the scale; return 1 if their step must be
+        left out, else 0.
 
-        It must where a gradient or a loss is not finite, on any rank. The scale depends on the gradients alone.
+        It must where a gradient or a loss is not finite, on any rank. The scale depends on the
+        gradients alone.
         """
         bad_gradient = self._unscale(names)
         bad_loss = torch.stack([self._bad_loss[name] for name in names]).max()
@@ -198,12 +230,16 @@ class StepGuard:
         return result
 
     def _unscale(self, names: tuple[str, ...]) -> Tensor:
-        """Divide the gradients of these optimizers by the scale; return 1 if one of them is not finite, else 0."""
+        """Divide the gradients of these optimizers by the scale;
+        return 1 if one of them is not finite, else 0.
+        """
         result = torch.zeros((), device=self._device)
         inverse = None
         if self._scales:
             inverse = self._scale.to(sum_dtype(self._scale.device)).reciprocal().float()
-        for alike in group_by_dtype(gradient for name in names for gradient in _iter_gradients(self._optimizers[name])):
+        for alike in group_by_dtype(
+            gradient for name in names for gradient in _iter_gradients(self._optimizers[name])
+        ):
             if inverse is not None:
                 torch._amp_foreach_non_finite_check_and_unscale_(alike, result, inverse)
             else:
@@ -213,12 +249,14 @@ class StepGuard:
 
     def should_skip(self, names: tuple[str, ...], found_inf: Tensor) -> bool:
         """Return whether the host knows that the step of these optimizers is not taken."""
-        # A fused SGD whose very first step is left out would go on with whatever lay in memory as its momentum.
+        # A fused SGD whose very first step is left out would go on with whatever lay in memory as
+        # its momentum.
         if not self.waits and self._began.issuperset(names):
             self._counts.send(self._left_out, (self._state.iter + 1, names))
             return False
         refused = bool(found_inf)
-        if refused:  # the host has waited already: so this is reported in the iteration itself, on any device
+        # The host has waited already: so this is reported in the iteration itself, on any device.
+        if refused:
             self._counts.send(self._left_out.cpu(), (self._state.iter + 1, names))
         else:
             self._in_a_row.pop(names, None)
@@ -233,13 +271,18 @@ class StepGuard:
         step_unless(optimizer, found_inf)
 
     def update_scale(self) -> None:
-        """Move the scale of the losses; for when no gradients are left that were computed with the present one."""
+        """Move the scale of the losses; for when no gradients are left that were
+        computed with the present one.
+        """
         if self._scales:
-            torch._amp_update_scale_(self._scale, self._growth, self._found, GROWTH, BACKOFF, INTERVAL)
+            torch._amp_update_scale_(
+                self._scale, self._growth, self._found, GROWTH, BACKOFF, INTERVAL
+            )
             self._found = torch.zeros_like(self._found)
 
     def report(self, wait: bool = False) -> None:
-        """Log how many steps have been skipped, with a message at the 1st, the 10th, the 100th, and so on.
+        """Log how many steps have been skipped, with a message at the 1st, the 10th, the 100th, and
+        so on.
 
         Raises NonFiniteLossError after too many in a row.
         """
@@ -258,7 +301,10 @@ class StepGuard:
                 scaled = ""
                 if self._scales:
                     scaled = " in float16: the loss is scaled by half as much"
-                message = f"iteration {it} takes no step: the loss or a gradient is not finite{so_far}{scaled}"
+                message = (
+                    f"iteration {it} takes no step: the loss or a gradient is not"
+                    f" finite{so_far}{scaled}"
+                )
                 self._say(message, "info" if self._scales and total == 1 else "warn")
             self._reported = total
             if self._skips_nan and self._in_a_row[names] >= self._parts.section.max_skipped_steps:
@@ -269,7 +315,10 @@ class StepGuard:
             owner = ""
         else:
             owner = f" of {', '.join(names)}"
-        skipped = f"{self._in_a_row[names]} steps in a row{owner} were skipped, the last in iteration {it}"
+        skipped = (
+            f"{self._in_a_row[names]} steps in a row{owner} were skipped, the last in iteration"
+            f" {it}"
+        )
         weights = []
         for name in names:
             weights += list_group_entries(self._optimizers[name].param_groups)
@@ -280,7 +329,9 @@ class StepGuard:
         return f"{skipped}: {cause}. To allow more: run.max_skipped_steps"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many steps were skipped, also in a row and since the scale moved; in float16 the scale."""
+        """Return how many steps were skipped, also in a row and since the scale moved;
+        in float16 the scale.
+        """
         scale = {}
         if self._scales:
             scale = {"scale": self._scale, "growth": self._growth}
@@ -290,10 +341,18 @@ class StepGuard:
         bad_loss = {}
         if self._skips_nan:
             bad_loss = dict(self._bad_loss)
-        return {"left_out": self._left_out, "found": self._found, "bad_loss": bad_loss, **in_a_row, **scale}
+        return {
+            "left_out": self._left_out,
+            "found": self._found,
+            "bad_loss": bad_loss,
+            **in_a_row,
+            **scale,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned, of a run that may have been in another precision."""
+        """Take back what `state_dict` returned, of a run that may
+        have been in another precision.
+        """
         if self._scales and "scale" in state:
             self._scale.copy_(state["scale"])
             self._growth.copy_(state["growth"])
@@ -314,12 +373,16 @@ def step_unless(optimizer: Optimizer, left_out: Tensor) -> None:
 
 
 def can_skip(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer can leave a step out by itself, as a tensor on the device says."""
+    """Return whether an optimizer can leave a step out by itself,
+    as a tensor on the device says.
+    """
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
 class EmptySteps:
-    """Steps of batches that weigh nothing: says the first of them, and on CUDA waits for no device to learn of it."""
+    """Steps of batches that weigh nothing: says the first of them,
+    and on CUDA waits for no device to learn of it.
+    """
 
     def __init__(self, state: RunState, say: Callable[..., None]) -> None:
         self._state = state
@@ -332,7 +395,9 @@ class EmptySteps:
         self._tell(self._state.iter + 1, LEFT_OUT)
 
     def watch(self, is_empty: Tensor, outcome: str) -> None:
-        """Take in a tensor that is 1 if the batches of this iteration weigh nothing, and what its step does then."""
+        """Take in a tensor that is 1 if the batches of this iteration weigh nothing,
+        and what its step does then.
+        """
         if not self._said:
             self._sent.send(is_empty, (self._state.iter + 1, outcome))
             self.settle(wait=False)
@@ -345,15 +410,23 @@ class EmptySteps:
     def _tell(self, it: int, outcome: str) -> None:
         if not self._said:
             self._said = True
-            self._say(f"the batch of iteration {it} has weight 0 (nothing in it counts): {outcome}", "warn")
+            self._say(
+                f"the batch of iteration {it} has weight 0 (nothing in it counts): {outcome}",
+                "warn",
+            )
 
 
 LEFT_OUT = "it takes no step"
-ZERO_STEP = "its step has gradients of zero, since only an optimizer with fused = true leaves one out by itself"
+ZERO_STEP = (
+    "its step has gradients of zero, since only an optimizer with fused = true leaves one out by"
+    " itself"
+)
 
 
 def host_sync_reason(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
-    """Return why the host must check the gradients before each step; an empty string where it need not."""
+    """Return why the host must check the gradients before each step;
+    an empty string where it need not.
+    """
     for optimizer in optimizers.values():
         if not can_skip(optimizer):
             fused = ""
@@ -366,7 +439,9 @@ def host_sync_reason(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
 
 
 def _iter_gradients(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield the gradients of an optimizer's parameters: of sparse ones the values, of sharded ones this rank's."""
+    """Yield the gradients of an optimizer's parameters: of sparse ones the values,
+    of sharded ones this rank's.
+    """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             gradient = parameter.grad

@@ -15,7 +15,8 @@ BATCH_WEIGHT_HINT = (
 
 
 class IgnoredTargets(TorchFunctionMode):
-    """Counts, in its context, the targets that PyTorch's losses for classes are given, and those that they leave out.
+    """Counts, in its context, the targets that PyTorch's losses for classes are given, and those
+    that they leave out.
 
     `data` names the data in the warning, and `say` takes lines for people.
     """
@@ -54,7 +55,10 @@ class IgnoredTargets(TorchFunctionMode):
 
     def warn(self) -> None:
         """Warn if a mean was not one over examples."""
-        so = "and the task does not say so: batches count by their examples in accumulated steps, ranks and means"
+        so = (
+            "and the task does not say so: batches count by their examples in accumulated steps,"
+            " ranks and means"
+        )
         if self._ignored:
             what = f"the loss leaves {self._ignored} of {self._given} targets of {self._data} out"
         elif self._has_class_weights:

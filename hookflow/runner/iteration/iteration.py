@@ -33,10 +33,18 @@ def choose_iteration(context: RunContext, run: Any, update: OptimizerUpdate) -> 
     plan = context.plan
     if steps_itself(parts.task):
         return SelfSteppingIteration(context, run, update)
-    bindings = [binding for point in ("before_train_iter", *BEFORE_THE_STEP) for binding in plan.at(point)]
+    bindings = [
+        binding for point in ("before_train_iter", *BEFORE_THE_STEP) for binding in plan.at(point)
+    ]
     steered = any("batch" in binding.writes or "control" in binding.writes for binding in bindings)
     weighs_on_device = update.weighs and parts.device.type != "cpu"
-    if parts.section.accumulate.most > 1 or parts.strategy.several or update.guard or steered or weighs_on_device:
+    if (
+        parts.section.accumulate.most > 1
+        or parts.strategy.several
+        or update.guard
+        or steered
+        or weighs_on_device
+    ):
         return AccumulatedIteration(context, run, update)
     return plain_iteration(context, run, update)
 
@@ -44,10 +52,11 @@ def choose_iteration(context: RunContext, run: Any, update: OptimizerUpdate) -> 
 def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper would cost time in every iteration
     context: RunContext, run: Any, update: OptimizerUpdate
 ) -> Iterate:
-    """Return the iteration of one batch, on one process, in which no hook changes the batch or the control flow.
+    """Return the iteration of one batch, on one process, in which no hook changes the batch or the
+    control flow.
 
-    This is the hot path: whatever can be decided before is decided above `iterate`. A call that is not there costs
-    nothing, and `tests/runner/test_calls.py` counts those that are.
+    This is the hot path: whatever can be decided before is decided above `iterate`. A call that is
+    not there costs nothing, and `tests/runner/test_calls.py` counts those that are.
     """
     s = context.state
     requests = context.requests
@@ -74,7 +83,8 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
 
     def iterate(batches: Iterator[Any]) -> None:  # noqa: C901, PLR0912, PLR0915  # as above
         nonlocal checked
-        before_iter, after_iter = point("before_train_iter"), point("after_train_iter")  # commands change them
+        # Commands change them.
+        before_iter, after_iter = point("before_train_iter"), point("after_train_iter")
         after_forward = point("after_forward")
         before_backward = point("before_backward")
         after_backward = point("after_backward")
@@ -110,7 +120,8 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
                         watch(loss, batch)
                     loss.backward()
             except Exception:
-                check_outputs(outputs, task, "step", run)  # was the task's first answer right, and this one is not?
+                # Was the task's first answer right, and this one is not?.
+                check_outputs(outputs, task, "step", run)
                 raise
             backward = clock()
             if after_backward:
@@ -194,10 +205,13 @@ class _BatchwiseIteration(ABC):
 
     @abstractmethod
     def iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
-        """Do one iteration; return what the points are offered, or None where every batch was skipped."""
+        """Do one iteration; return what the points are offered,
+        or None where every batch was skipped.
+        """
 
     def next(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch; learn how many examples it has, and what the loss of this rank counts of the whole.
+        """Return the next batch; learn how many examples it has, and what the loss of this rank
+        counts of the whole.
 
         The latter is learnt here unless the task says what a batch weighs.
 
@@ -219,14 +233,24 @@ class _BatchwiseIteration(ABC):
 
 
 class AccumulatedIteration(_BatchwiseIteration):
-    """An iteration of one batch or several whose gradients add up, over any number of ranks, with all that may change
-    it: batches replaced and skipped, steps skipped, losses scaled."""
+    """An iteration of one batch or several whose gradients add up, over any number of ranks, with
+    all that may change
+    it: batches replaced and skipped, steps skipped, losses scaled.
+    """
 
     def __init__(self, context: RunContext, run: Any, update: OptimizerUpdate) -> None:
         super().__init__(context, run, update)
-        fired = context.engine.firings("before_train_iter") if context.parts.section.accumulate.most > 1 else ()
-        self.writers = [f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole"]
-        """The hooks that fire at the later batches of an iteration, too: those that write the batch."""
+        fired = (
+            context.engine.firings("before_train_iter")
+            if context.parts.section.accumulate.most > 1
+            else ()
+        )
+        self.writers = [
+            f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole"
+        ]
+        """The hooks that fire at the later batches of an iteration, too:
+        those that write the batch.
+        """
         for firing in self.writers:
             firing.ask_once_per_iteration(self.state)
         self.skips_some = any("control" in firing.binding.writes for firing in self.writers)
@@ -275,7 +299,9 @@ class AccumulatedIteration(_BatchwiseIteration):
         return offered
 
     def _merge_totals(self, totals: "BatchTotals") -> dict[str, Any]:
-        """Let the run show what all batches of an iteration have together; return the means of their outputs."""
+        """Let the run show what all batches of an iteration have together;
+        return the means of their outputs.
+        """
         s = self.state
         s.mixes_sets = len(totals.sets) > 1
         s.batch_size = totals.examples
@@ -287,7 +313,9 @@ class AccumulatedIteration(_BatchwiseIteration):
 
 
 class BatchTotals:
-    """The common values of the batches of one iteration: examples, weight, the sets they are of, numbers of outputs."""
+    """The common values of the batches of one iteration: examples, weight, the sets they are of,
+    numbers of outputs.
+    """
 
     def __init__(self) -> None:
         self.examples = 0
@@ -308,7 +336,9 @@ class BatchTotals:
 
 
 class SelfSteppingIteration(_BatchwiseIteration):
-    """An iteration of a task that calls `run.backward` and `run.step` itself: one call of its `step`."""
+    """An iteration of a task that calls `run.backward` and `run.step` itself:
+    one call of its `step`.
+    """
 
     def iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
         s = self.state
@@ -332,5 +362,12 @@ class SelfSteppingIteration(_BatchwiseIteration):
 
 def too_few(state: RunState) -> UserError:
     """Return the error of data that end before they promised to."""
-    message = f"the training data promised {format_count(state.batches_per_epoch, 'batch')}, and gave {state.batch_idx}"
-    return UserError(Problem(message, hint="its __len__ must be the number of batches that it yields in an epoch"))
+    message = (
+        f"the training data promised {format_count(state.batches_per_epoch, 'batch')}, and gave"
+        f" {state.batch_idx}"
+    )
+    return UserError(
+        Problem(
+            message, hint="its __len__ must be the number of batches that it yields in an epoch"
+        )
+    )

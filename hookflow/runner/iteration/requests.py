@@ -1,4 +1,6 @@
-"""Requests of hooks: skips are granted within the iteration, saves and stops at the next safe point."""
+"""Requests of hooks: skips are granted within the iteration,
+saves and stops at the next safe point.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,9 +29,11 @@ class FailureRequest:
 
 @dataclass
 class HookRequests:
-    """The pending requests of a run; of several ranks, those of this one. `hookflow.hooks.run.Run` documents the calls.
+    """The pending requests of a run; of several ranks, those of this one. `hookflow.hooks.run.Run`
+    documents the calls.
 
-    `offered` is what the current point offers, where the batch may be replaced: the run, the batch, its index.
+    `offered` is what the current point offers, where the batch may be replaced: the run, the batch,
+    its index.
     """
 
     plan: Plan
@@ -39,17 +43,26 @@ class HookRequests:
     say: Callable[..., None]
     several: bool
     least: tuple[int, int] = (0, 0)
-    """The epochs and iterations before which no stop is granted, but for what concerns this process alone."""
+    """The epochs and iterations before which no stop is granted,
+    but for what concerns this process alone.
+    """
     offered: list[Any] = field(default_factory=list)
     stops: dict[str, bool] = field(default_factory=dict)
-    """The reasons to stop, in the order of asking, and whether each concerns this process alone: the run stops for the
-    others again if it is resumed from before."""
+    """The reasons to stop, in the order of asking, and whether each concerns this process alone:
+    the run stops for the others again if it is resumed from before.
+    """
     failure: FailureRequest | None = None
     """The first request to end the run as failed. No resumed run grants it again."""
     ended_by: str | None = None
-    """The reason for which the training has ended early. A run that is resumed unchanged ends by it, too."""
+    """The reason for which the training has ended early.
+
+    A run that is resumed unchanged ends by it, too.
+    """
     validates: frozenset[str] = frozenset()
-    """The sets of data on which to validate at the next safe point. The clock of a set may add it from its thread."""
+    """The sets of data on which to validate at the next safe point.
+
+    The clock of a set may add it from its thread.
+    """
     epoch_end_reason: str | None = None
     skips_batch: bool = False
     skips_step: bool = False
@@ -66,19 +79,28 @@ class HookRequests:
     def stop(self, reason: str, *, this_process: bool = False) -> None:
         """End the training at the next safe point, after `min_epochs` and `min_iters`.
 
-        Requests about `this_process` alone wait for neither, and stop no other run that resumes from an earlier state.
+        Requests about `this_process` alone wait for neither, and stop no other run that resumes
+        from an earlier state.
         """
-        self.check("stop", [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP])
+        self.check(
+            "stop", [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP]
+        )
         if not this_process and not self._find_lasting_stop() and self.stop_waits:
             epochs, iters = self.least
-            key, until = ("epochs", f"epoch {epochs}") if self.state.epoch < epochs else ("iters", f"iteration {iters}")
+            key, until = (
+                ("epochs", f"epoch {epochs}")
+                if self.state.epoch < epochs
+                else ("iters", f"iteration {iters}")
+            )
             self.say(f"the stop waits for {until}, as run.min_{key} says: {reason}")
         self.stops[reason] = this_process and self.stops.get(reason, True)
         self.state.attention = True
 
     def fail(self, reason: str, *, checkpoint: bool) -> None:
         """End the training at the next safe point as failed; see `hookflow.hooks.run.Run.fail`."""
-        self.check("fail", [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP])
+        self.check(
+            "fail", [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP]
+        )
         if self.failure is None:
             self.failure = FailureRequest(reason, checkpoint)
         self.state.attention = True
@@ -97,10 +119,15 @@ class HookRequests:
     def stop_reason(self) -> str | None:
         """Return the first reason for which the run is to stop by now."""
         early = self.stop_waits
-        return next((reason for reason, this_process in self.stops.items() if this_process or not early), None)
+        return next(
+            (reason for reason, this_process in self.stops.items() if this_process or not early),
+            None,
+        )
 
     def accept_stop(self, reason: str) -> bool:
-        """Forget the requests to stop; return whether this one is about this process alone: a resumed run trains on."""
+        """Forget the requests to stop; return whether this one is about this process alone:
+        a resumed run trains on.
+        """
         if not self.stop_waits:
             self.ended_by = self._find_lasting_stop()
         this_process = self.stops[reason]
@@ -108,14 +135,18 @@ class HookRequests:
         return this_process
 
     def end_again(self, *, is_changed: bool) -> None:
-        """Stop for the reason that had ended the training which is resumed; where something `is_changed`, train on."""
+        """Stop for the reason that had ended the training which is resumed;
+        where something `is_changed`, train on.
+        """
         if is_changed:
             self.ended_by = None
         elif self.ended_by is not None:
             self.stops[self.ended_by] = False
 
     def _find_lasting_stop(self) -> str | None:
-        return next((reason for reason, this_process in self.stops.items() if not this_process), None)
+        return next(
+            (reason for reason, this_process in self.stops.items() if not this_process), None
+        )
 
     def validate(self) -> None:
         """Validate at the next safe point; see `hookflow.hooks.run.Run.validate`."""
@@ -134,7 +165,9 @@ class HookRequests:
 
     def stop_epoch(self, reason: str) -> None:
         points = self.plan.points
-        self.check("stop_epoch", [point.name for point in points if points.in_iteration(point.name)])
+        self.check(
+            "stop_epoch", [point.name for point in points if points.in_iteration(point.name)]
+        )
         if not self.state.epoch_ends and self.epoch_end_reason is None:
             self.say(f"epoch {self.state.epoch + 1} ends early: {reason}")
             if self.several:  # who must agree with others first
@@ -144,7 +177,9 @@ class HookRequests:
             self.state.attention = True
 
     def end_epoch(self) -> None:
-        """Let the epoch end: on all ranks, unless the one that was meant has come to its end meanwhile."""
+        """Let the epoch end: on all ranks, unless the one that was meant
+        has come to its end meanwhile.
+        """
         self.state.epoch_ends = self.state.batch_idx > 0 or not self.several
         self.epoch_end_reason = None
 
@@ -153,7 +188,9 @@ class HookRequests:
         self.skips_step = True
 
     def accumulate(self, batches: int, *, step: bool, by_examples: bool = True) -> None:
-        """Take the batch into a group of so many: its loss counts by its examples there, or as much as any other."""
+        """Take the batch into a group of so many: its loss counts by its examples there,
+        or as much as any other.
+        """
         self.check("accumulate")
         self.accumulates = batches
         self.by_examples = by_examples
@@ -169,7 +206,9 @@ class HookRequests:
         self.offered[1] = batch
         state.batch_size = self.sizes[state.split].read_replaced_size(batch, state.batch_size)
 
-    def save(self, names: Iterable[str], moved: Mapping[str, int] = NO_MOVES, keep: int | None = None) -> None:
+    def save(
+        self, names: Iterable[str], moved: Mapping[str, int] = NO_MOVES, keep: int | None = None
+    ) -> None:
         """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""
         self.saves.update(moved)
         self.saves.update(dict.fromkeys(names))
@@ -185,7 +224,10 @@ class HookRequests:
         return saves, keep
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run must still grant. A skipped step may wait for iterations, where a task steps."""
+        """Return what a resumed run must still grant.
+
+        A skipped step may wait for iterations, where a task steps.
+        """
         return {
             "stop": self._find_lasting_stop(),
             "ended_by": self.ended_by,
@@ -201,21 +243,31 @@ class HookRequests:
         self.ended_by = state.get("ended_by")
         self.validates = frozenset(state["validates"])
         self.epoch_end_reason = state["epoch_end"]
-        self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
+        self.skips_step, self.saves, self.keep = (
+            state["skips_step"],
+            dict(state["saves"]),
+            state["keep"],
+        )
         self.state.attention = True
 
     def check(self, call: str, points: Collection[str] = ()) -> None:
-        """Raise UserError where the call is not allowed, or its hook has not declared the slot that it writes."""
+        """Raise UserError where the call is not allowed,
+        or its hook has not declared the slot that it writes.
+        """
         here = self.current()
         slot, points = WRITE_CALLS.get(call, ("", points))
         if here is None:
             if points in (WITH_A_BATCH, BEFORE_THE_GRADIENTS):
-                raise _make_error(f"run.{call} is for hooks: a task need not ask to change its batch or its loss")
+                raise _make_error(
+                    f"run.{call} is for hooks: a task need not ask to change its batch or its loss"
+                )
         elif here.point not in points:
             where = "in an iteration"
             if len(points) < 8:
                 where = f"at {', '.join(points)}"
-            raise _make_error(f"run.{call} is not allowed at {here.point}", f"it may be called {where}")
+            raise _make_error(
+                f"run.{call} is not allowed at {here.point}", f"it may be called {where}"
+            )
         elif (
             self.plan.points[here.point].kind == "module"
             and self.state.stage != "train"
@@ -223,7 +275,10 @@ class HookRequests:
         ):
             raise _make_error(f"run.{call} is not allowed at {here.point} in {self.state.stage}")
         elif slot and slot not in here.writes:
-            message = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
+            message = (
+                f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it'
+                f' writes "{slot}"'
+            )
             raise _make_error(message, describe_declaration(slot, here.hook, here.writes))
 
 

@@ -1,4 +1,6 @@
-"""The run that hooks and tasks receive: it implements the protocol `hookflow.hooks.run.Run`, which documents it."""
+"""The run that hooks and tasks receive: it implements the protocol `hookflow.hooks.run.Run`,
+which documents it.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +37,8 @@ from hookflow.runner.process.state import NO_BATCH
 CALLED_INSTEAD = {
     **dict.fromkeys(("should_stop", "stopped", "stop", "max_iters", "max_epochs"), "run.stop(why)"),
     **dict.fromkeys(
-        ("batch", "batch_size", "batch_set", "batch_weight"), "run.replace_batch(batch), at before_train_iter"
+        ("batch", "batch_size", "batch_set", "batch_weight"),
+        "run.replace_batch(batch), at before_train_iter",
     ),
     **dict.fromkeys(("step_skipped", "skip_step"), "run.skip_step()"),
     "skip_batch": "run.skip_batch()",
@@ -47,11 +50,18 @@ CALLED_INSTEAD = {
 
 
 def make_assignment_problem(name: str) -> Problem:
-    """Return that a hook cannot assign an attribute of the run, and what it can do in place of that."""
+    """Return that a hook cannot assign an attribute of the run,
+    and what it can do in place of that.
+    """
     if name in CALLED_INSTEAD:
-        return Problem(f"run.{name} cannot be set: the training would not see it", hint=CALLED_INSTEAD[name])
+        return Problem(
+            f"run.{name} cannot be set: the training would not see it", hint=CALLED_INSTEAD[name]
+        )
     if name in RunProtocol.__annotations__:
-        return Problem(f"run.{name} cannot be set: the training would not see it", hint=f"change what run.{name} holds")
+        return Problem(
+            f"run.{name} cannot be set: the training would not see it",
+            hint=f"change what run.{name} holds",
+        )
     if hasattr(Run, name):
         return Problem(f"run.{name} cannot be set: it is for reading, or for calling")
     hint = f"what a hook keeps is its own: self.{name} = …; other hooks find it by run.hooks"
@@ -59,7 +69,10 @@ def make_assignment_problem(name: str) -> Problem:
 
 
 class _ReportBase:
-    """Reports of hooks beside numbers. `_origin` is who reports, and the iterations and epochs done; None is now."""
+    """Reports of hooks beside numbers.
+
+    `_origin` is who reports, and the iterations and epochs done; None is now.
+    """
 
     _log: EventRecorder
     _media: MediaRecorder
@@ -68,20 +81,33 @@ class _ReportBase:
         raise NotImplementedError
 
     def log_image(self, name: str, image: Any, caption: str = "") -> None:
-        self._media.image(name, copy_image(image, f'run.log_image("{name}", …)'), caption, *self._origin())
+        self._media.image(
+            name, copy_image(image, f'run.log_image("{name}", …)'), caption, *self._origin()
+        )
 
     def log_figure(self, name: str, figure: Any) -> None:
-        self._media.image(name, render_figure(figure, f'run.log_figure("{name}", …)'), "", *self._origin(), figure=True)
+        self._media.image(
+            name,
+            render_figure(figure, f'run.log_figure("{name}", …)'),
+            "",
+            *self._origin(),
+            figure=True,
+        )
 
     def log_text(self, name: str, text: str) -> None:
         if not isinstance(text, str):
-            raise TypeError(f'run.log_text("{name}", …) needs a string, not a {type(text).__name__} ({text!r:.40})')
+            raise TypeError(
+                f'run.log_text("{name}", …) needs a string, not a {type(text).__name__}'
+                f" ({text!r:.40})"
+            )
         self._log.put("text", name=name, text=text, hook=self._origin()[0])
 
     def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
         if bins < 1:
             raise ValueError(f'run.log_histogram("{name}", …) needs at least one bin, not {bins}')
-        self._media.histogram(name, numbers(values, f'run.log_histogram("{name}", …)'), bins, *self._origin())
+        self._media.histogram(
+            name, numbers(values, f'run.log_histogram("{name}", …)'), bins, *self._origin()
+        )
 
     def say(self, text: str, level: Level = "info") -> None:
         self._log.say(text, level, self._origin()[0])
@@ -95,7 +121,9 @@ class Run(_ReportBase, RunProtocol):
         engine = context.engine
         self.model: nn.Module = parts.model
         self.models: Mapping[str, nn.Module] = NamedParts("model", parts.models)
-        self.optimizers: Mapping[str, torch.optim.Optimizer] = NamedParts("optimizer", parts.optimizers)
+        self.optimizers: Mapping[str, torch.optim.Optimizer] = NamedParts(
+            "optimizer", parts.optimizers
+        )
         self.task: Any = parts.task
         self.data: Mapping[str, Any] = parts.data
         self.hooks: Mapping[str, Any] = parts.hooks
@@ -105,7 +133,9 @@ class Run(_ReportBase, RunProtocol):
         self.rank = parts.ranks.rank
         self.world = parts.ranks.world
         self.is_temporary = False
-        self.repeats_previous_rank = parts.ranks.rank % (parts.ranks.world // parts.data_ranks.world) > 0
+        self.repeats_previous_rank = (
+            parts.ranks.rank % (parts.ranks.world // parts.data_ranks.world) > 0
+        )
         self._compiled = parts.section.compile
         self._trains = parts.trains
         self._strategy = parts.strategy
@@ -149,17 +179,23 @@ class Run(_ReportBase, RunProtocol):
 
     @property
     def batch_idx(self) -> int:
-        """Batches of the current epoch that are done; in a validation or test the index of its batch."""
+        """Batches of the current epoch that are done;
+        in a validation or test the index of its batch.
+        """
         return self._state.batch_idx
 
     @property
     def batch_size(self) -> int:
-        """Examples in this rank's share of the current batch, or of the iteration; 0 where unknown."""
+        """Examples in this rank's share of the current batch,
+        or of the iteration; 0 where unknown.
+        """
         return self._state.batch_size
 
     @property
     def batch_set(self) -> str | None:
-        """The training set that the current batch is of; None without several sets, or of a batch of each."""
+        """The training set that the current batch is of; None without several sets,
+        or of a batch of each.
+        """
         if self._state.mixes_sets:
             return None
         return getattr(self.data.get("train"), "batch_set", None)
@@ -176,7 +212,9 @@ class Run(_ReportBase, RunProtocol):
 
     @property
     def iters_per_epoch(self) -> int:
-        """Iterations in one pass over the training data; in the current one, where the lengths differ."""
+        """Iterations in one pass over the training data; in the current one,
+        where the lengths differ.
+        """
         return self._state.iters_per_epoch
 
     @property
@@ -229,7 +267,9 @@ class Run(_ReportBase, RunProtocol):
 
     @property
     def train_seconds(self) -> float:
-        """Seconds since some moment, without those of validations, checkpoints and pauses that are over."""
+        """Seconds since some moment, without those of validations,
+        checkpoints and pauses that are over.
+        """
         return perf_counter() - self._timeline.excluded_s
 
     @property
@@ -243,7 +283,9 @@ class Run(_ReportBase, RunProtocol):
         if len(self.optimizers) > 1:
             first, *_ = self.optimizers
             hint = f'run.optimizers["{first}"]'
-            raise UserError(Problem("this run has several optimizers, and run.optimizer means one", hint=hint))
+            raise UserError(
+                Problem("this run has several optimizers, and run.optimizer means one", hint=hint)
+            )
         return next(iter(self.optimizers.values()))
 
     def metric(self, name: str) -> float:
@@ -278,7 +320,8 @@ class Run(_ReportBase, RunProtocol):
         place = self._origin()[1]
         self._log.scalar(name, number, event_of_stream(number), place)
         self._scalars.log(name, number)
-        if self._offers_log and place and not self._offered_at:  # not for the numbers that hooks log at on_log
+        # Not for the numbers that hooks log at on_log.
+        if self._offers_log and place and not self._offered_at:
             self._offered_at = place
             try:
                 self._engine.dispatcher.fire_within("on_log", name, number)
@@ -286,16 +329,24 @@ class Run(_ReportBase, RunProtocol):
                 self._offered_at = None
 
     def _origin(self) -> tuple[str, Place | None]:
-        """Return who calls, a hook or the task, in which iteration: the one under way. Unknown in another thread."""
+        """Return who calls, a hook or the task, in which iteration: the one under way.
+
+        Unknown in another thread.
+        """
         if get_ident() != self._engine.dispatcher.thread:
             return RUNNER_SOURCE, None
         here = self._engine.current
-        return here.hook if here else "task", self._offered_at or (self._iteration(here), self._state.epoch)
+        return here.hook if here else "task", self._offered_at or (
+            self._iteration(here),
+            self._state.epoch,
+        )
 
     def evaluate(self, batch: Any) -> dict[str, Any]:
         if self._strategy.mesh is not None:  # the forward pass gathers shards
             self._check_on_all_ranks("evaluate")
-        evaluate = in_precision(find_evaluation(self.task), self.device, self.precision, self._compiled)
+        evaluate = in_precision(
+            find_evaluation(self.task), self.device, self.precision, self._compiled
+        )
         return evaluate(self, batch)  # type: ignore[no-any-return]
 
     @contextmanager
@@ -311,7 +362,11 @@ class Run(_ReportBase, RunProtocol):
 
     def loss(self, batch: Any) -> torch.Tensor:
         if self._requests.keeps_gradients:
-            raise UserError(Problem("run.accumulate adds up the gradients of several batches; run.loss is of one"))
+            raise UserError(
+                Problem(
+                    "run.accumulate adds up the gradients of several batches; run.loss is of one"
+                )
+            )
         self._check_on_all_ranks("loss")
         step = training_step(self.task, self.data)
         outputs = in_precision(step, self.device, self.precision, self._compiled)(self, batch)
@@ -329,10 +384,14 @@ class Run(_ReportBase, RunProtocol):
         return self._strategy.all_reduce(value, self.device)  # type: ignore[no-any-return]
 
     def _check_on_all_ranks(self, call: str) -> None:
-        """Raise UserError where the hook that makes a call fires on rank 0 alone: it would wait for the others."""
+        """Raise UserError where the hook that makes a call fires on rank 0 alone:
+        it would wait for the others.
+        """
         here = self._engine.current
         if self._strategy.several and here is not None and here.hook in self._on_zero:
-            message = f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
+            message = (
+                f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
+            )
             raise UserError(Problem(message, hint='let it fire on all: ranks = "all"'))
 
     def fire(self, point: str, *offered: Any) -> None:
@@ -364,12 +423,17 @@ class Run(_ReportBase, RunProtocol):
     def replace_batch(self, batch: Any) -> None:
         self._requests.replace_batch(batch)
 
-    def add_param_group(self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any) -> None:
-        wanted = self.optimizer if optimizer is None else self.optimizers[optimizer]  # raises where there is none
+    def add_param_group(
+        self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any
+    ) -> None:
+        # Raises where there is none.
+        wanted = self.optimizer if optimizer is None else self.optimizers[optimizer]
         name = next(name for name, each in self.optimizers.items() if each is wanted)
         self._update.add_param_group(params, name, settings)
 
-    def save_checkpoint(self, *names: str, moved: Mapping[str, int] = NO_MOVES, keep: int | None = None) -> None:
+    def save_checkpoint(
+        self, *names: str, moved: Mapping[str, int] = NO_MOVES, keep: int | None = None
+    ) -> None:
         for name in (*names, *moved):
             if not is_valid_alias(name):
                 message = f"no checkpoint can go by the name {json.dumps(name, ensure_ascii=False)}"
@@ -386,10 +450,11 @@ class Run(_ReportBase, RunProtocol):
     # Methods for a task that steps its optimizers itself.
 
     def backward(self, loss: torch.Tensor, *optimizers: str) -> None:
-        """Add the gradients of `loss` to the parameters of these optimizers (of all if none is named), no others.
+        """Add the gradients of `loss` to the parameters of these optimizers (of all if none is
+        named), no others.
 
-        Gradients that a step has used are cleared before. Fires `after_forward`, `before_backward` and
-        `after_backward`, with `{"loss": loss}` as the outputs.
+        Gradients that a step has used are cleared before. Fires `after_forward`, `before_backward`
+        and `after_backward`, with `{"loss": loss}` as the outputs.
         """
         self._timeline.mark(FORWARD)
         offered = self._in_own_step("backward"), self._state.batch_idx, {"loss": loss}
@@ -403,11 +468,13 @@ class Run(_ReportBase, RunProtocol):
     def step(self, closure: Callable[[], Any], /, *optimizers: str) -> Any: ...
 
     def step(self, *arguments: Any) -> Any:
-        """Let these optimizers (all if none is named) step, between `before_` and `after_optimizer_step`.
+        """Let these optimizers (all if none is named) step, between `before_` and
+        `after_optimizer_step`.
 
-        One optimizer may be given a closure, which it calls as often as it needs: it calls `run.backward` and returns
-        the loss. Gradients of the call before are cleared. `before_optimizer_step` fires when the first gradients are
-        there; hooks there that write gradients fire in each call. Returns what the optimizer's step returns.
+        One optimizer may be given a closure, which it calls as often as it needs: it calls
+        `run.backward` and returns the loss. Gradients of the call before are cleared.
+        `before_optimizer_step` fires when the first gradients are there; hooks there that write
+        gradients fire in each call. Returns what the optimizer's step returns.
         """
         if arguments and callable(arguments[0]):
             closure, *names = arguments
@@ -424,10 +491,16 @@ class Run(_ReportBase, RunProtocol):
         names = self._named(optimizers)
         if len(names) != 1:
             hint = f'run.step(closure, "{names[0]}")'
-            raise UserError(Problem("a closure is for the step of one optimizer, and here are several", hint=hint))
+            raise UserError(
+                Problem(
+                    "a closure is for the step of one optimizer, and here are several", hint=hint
+                )
+            )
         device_type = self.device.type
         is_autocast = torch.is_autocast_enabled(device_type)
-        autocast = torch.autocast(device_type, torch.get_autocast_dtype(device_type), enabled=is_autocast)
+        autocast = torch.autocast(
+            device_type, torch.get_autocast_dtype(device_type), enabled=is_autocast
+        )
 
         def compute_loss() -> Any:
             torch.clear_autocast_cache()  # it holds the weights of the call before
@@ -441,13 +514,19 @@ class Run(_ReportBase, RunProtocol):
     def _without_autocast(self) -> Iterator[None]:
         with torch.autocast(self.device.type, enabled=False):
             yield
-        torch.clear_autocast_cache()  # it belongs to a graph that is gone, and holds the old weights
+        # It belongs to a graph that is gone, and holds the old weights.
+        torch.clear_autocast_cache()
 
     def _in_own_step(self, call: str) -> Any:
-        """Return the current batch. Raises UserError unless a task is in its step that it takes care of itself."""
+        """Return the current batch.
+
+        Raises UserError unless a task is in its step that it takes care of itself.
+        """
         if self._state.batch is NO_BATCH or self._engine.current is not None:
             message = f"run.{call} is for the step of a task that steps its optimizers itself"
-            raise UserError(Problem(message, hint="such a task says so in its class: steps_itself = True"))
+            raise UserError(
+                Problem(message, hint="such a task says so in its class: steps_itself = True")
+            )
         return self._state.batch
 
     def _named(self, optimizers: tuple[str, ...]) -> tuple[str, ...]:
@@ -457,7 +536,16 @@ class Run(_ReportBase, RunProtocol):
 
 
 COPIED_ATTRIBUTES = (
-    *("iter", "epoch", "batch_idx", "batch_size", "batch_set", "batch_weight", "max_iters", "max_epochs"),
+    *(
+        "iter",
+        "epoch",
+        "batch_idx",
+        "batch_size",
+        "batch_set",
+        "batch_weight",
+        "max_iters",
+        "max_epochs",
+    ),
     *("iters_per_epoch", "epoch_lengths", "stage", "split"),
     *("metrics", "train_seconds", "device", "precision", "rank", "world", "repeats_previous_rank"),
     *("dir", "is_temporary", "is_predicting"),
@@ -465,10 +553,11 @@ COPIED_ATTRIBUTES = (
 
 
 class RunCopy(_ReportBase):
-    """The run as it was when an offloaded hook fired; `hookflow.hooks.run.Run` documents what is there of it.
+    """The run as it was when an offloaded hook fired; `hookflow.hooks.run.Run` documents what is
+    there of it.
 
-    `model` is a copy of the network, of a hook that declares that it reads `model` or `grads`. Numbers and images are
-    logged at the iteration of the firing.
+    `model` is a copy of the network, of a hook that declares that it reads `model` or `grads`.
+    Numbers and images are logged at the iteration of the firing.
     """
 
     network: nn.Module | None
@@ -480,11 +569,17 @@ class RunCopy(_ReportBase):
     def __init__(self, run: Run, hook: str, network: nn.Module | None) -> None:
         facts: dict[str, Any] = {name: getattr(run, name) for name in COPIED_ATTRIBUTES}
         facts |= {"_hook": hook, "network": network, "_names": tuple(run.models)}
-        facts |= {"_log": run._log, "_media": run._media, "metrics": dict(run.metrics), "place": run._origin()[1]}
+        facts |= {
+            "_log": run._log,
+            "_media": run._media,
+            "metrics": dict(run.metrics),
+            "place": run._origin()[1],
+        }
         vars(self).update(facts)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        is_private = name.startswith("_") or name in ("network", "device")  # of the copy, where it is computed with
+        # Of the copy, where it is computed with.
+        is_private = name.startswith("_") or name in ("network", "device")
         if not is_private:
             raise UserError(make_assignment_problem(name))
         super().__setattr__(name, value)
@@ -512,6 +607,9 @@ class RunCopy(_ReportBase):
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(Run, name) or name in RunProtocol.__annotations__:
-            message = f'the offloaded hook "{self._hook}" has no run.{name}, which belongs to the training thread'
+            message = (
+                f'the offloaded hook "{self._hook}" has no run.{name}, which belongs to the'
+                " training thread"
+            )
             raise UserError(Problem(message, hint="offload = false"))
         raise AttributeError(name)

@@ -1,4 +1,6 @@
-"""The update: gradients, optimizer steps, and the five points around them, of every iteration that is not plain."""
+"""The update: gradients, optimizer steps, and the five points around them,
+of every iteration that is not plain.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +13,15 @@ from hookflow.errors import Problem, UserError, first_few
 from hookflow.graph.slots import root
 from hookflow.hooks.optimizer_state import list_group_entries
 from hookflow.hooks.run import BEFORE_THE_STEP
-from hookflow.hooks.tensors import Weight, compute_ratio, is_one, is_sharded, is_zero, local, on_device
+from hookflow.hooks.tensors import (
+    Weight,
+    compute_ratio,
+    is_one,
+    is_sharded,
+    is_zero,
+    local,
+    on_device,
+)
 from hookflow.runner.device.precision import is_recording_graphs
 from hookflow.runner.iteration.context import RunContext
 from hookflow.runner.iteration.finite import (
@@ -40,9 +50,11 @@ BEFORE_THE_BACKWARD = (
 
 
 class GradientAccumulator:
-    """The batches whose gradients add up to one step, each with its weight: its examples, or what the task says.
+    """The batches whose gradients add up to one step, each with its weight: its examples, or what
+    the task says.
 
-    The total is guessed from the first batch that weighs anything, and the gradients are scaled at the step.
+    The total is guessed from the first batch that weighs anything, and the gradients are scaled at
+    the step.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -52,22 +64,30 @@ class GradientAccumulator:
         self._expected: Weight = 0
         self._total: Weight = 0
         self._by_optimizer: dict[str, Weight] = {}
-        """The weight of the batches whose gradients no step of an optimizer has used yet, where the task says it."""
+        """The weight of the batches whose gradients no step of an optimizer has used yet,
+        where the task says it.
+        """
 
     def add(self, weight: Weight, names: Iterable[str]) -> None:
-        """Note that the gradients of a batch, of this weight on all ranks, are added to those of these optimizers."""
+        """Note that the gradients of a batch, of this weight on all ranks,
+        are added to those of these optimizers.
+        """
         for name in names:
             self._by_optimizer[name] = self._by_optimizer.get(name, 0) + weight
 
     def drop(self, names: Iterable[str]) -> Weight | None:
-        """Forget the batches behind the gradients of these optimizers; return their weight, None if it is unknown."""
+        """Forget the batches behind the gradients of these optimizers; return their weight,
+        None if it is unknown.
+        """
         weights = [self._by_optimizer.pop(name) for name in names if name in self._by_optimizer]
         if weights:
             return sum(weights)
         return None
 
     def share(self, batches: int) -> Weight:
-        """Take in the current batch, which may be the first of so many; return what its loss counts."""
+        """Take in the current batch, which may be the first of so many;
+        return what its loss counts.
+        """
         weight = self._weight_of_batch()
         if is_zero(self._expected):
             self._expected = batches * weight
@@ -109,19 +129,24 @@ def _as_number(weight: Weight) -> float:
 class OptimizerUpdate:
     """The gradients and the optimizers of a run; `stepping` names those whose step is being taken.
 
-    Gradients accumulate until a step has used them. They are cleared before the next forward pass, or after it where
-    a hook reads them there. With `loss_weight` the mean of the gradients over ranks is that of the whole batch. A
-    batch of weight 0 is left out among others; where there are no others, the step is.
+    Gradients accumulate until a step has used them. They are cleared before the next forward pass,
+    or after it where a hook reads them there. With `loss_weight` the mean of the gradients over
+    ranks is that of the whole batch. A batch of weight 0 is left out among others; where there are
+    no others, the step is.
     """
 
-    def __init__(self, context: RunContext, losses: LossCheck | None, guard: StepGuard | None) -> None:
+    def __init__(
+        self, context: RunContext, losses: LossCheck | None, guard: StepGuard | None
+    ) -> None:
         optimizers = context.parts.optimizers
         strategy = context.parts.strategy
         engine = context.engine
         self.every = tuple(optimizers)
         self.stepping: tuple[str, ...] = ()
         self.idle = False
-        """Whether a task that steps its optimizers itself has trained without a call of `run.step`."""
+        """Whether a task that steps its optimizers itself has
+        trained without a call of `run.step`.
+        """
         self.loss_weight: Weight = 1.0
         self.group = GradientAccumulator(context.state)
         self.losses = losses
@@ -133,13 +158,19 @@ class OptimizerUpdate:
         self._optimizers = optimizers
         self.trained = TrainedParameters(context.parts.model, optimizers)
         self._parts = context.parts
-        self._records_graphs = is_recording_graphs(context.parts.device, context.parts.section.compile)
+        self._records_graphs = is_recording_graphs(
+            context.parts.device, context.parts.section.compile
+        )
         self._kept = False
-        self._clear = {name: make_gradient_clearer([optimizer]) for name, optimizer in optimizers.items()}
+        self._clear = {
+            name: make_gradient_clearer([optimizer]) for name, optimizer in optimizers.items()
+        }
         self._strategy = strategy
         self._consensus = context.consensus
         self._skips_agreed = strategy.several and any(
-            "control" in binding.writes for point in BEFORE_THE_STEP for binding in engine.plan.at(point)
+            "control" in binding.writes
+            for point in BEFORE_THE_STEP
+            for binding in engine.plan.at(point)
         )
         self._used = set(optimizers)
         self.clears_before_forward = not any(
@@ -164,7 +195,9 @@ class OptimizerUpdate:
             return
         weight = total = self._weigh(batch)
         if self._strategy.several:
-            total = self._strategy.all_reduce(on_device(weight, self._parts.device), self._parts.device)
+            total = self._strategy.all_reduce(
+                on_device(weight, self._parts.device), self._parts.device
+            )
             if total.device.type == "cpu":
                 total = total.item()
             self.group.on_all_ranks = total
@@ -183,14 +216,17 @@ class OptimizerUpdate:
         self.clear(names)
         batches = self._requests.accumulates
         if batches:
-            weight = weight * (self.group.share(batches) if self._requests.by_examples else 1 / batches)
+            weight = weight * (
+                self.group.share(batches) if self._requests.by_examples else 1 / batches
+            )
             self._requests.accumulates = 0
         loss = outputs["loss"]
         if self.weighs:
             self.group.add(self._total_weight, names)
         if not is_zero(self._state.batch_weight):
             self._watch(loss, batch, names)
-        if not is_zero(self._state.batch_weight) or self._strategy.several:  # all ranks share each backward pass
+        # All ranks share each backward pass.
+        if not is_zero(self._state.batch_weight) or self._strategy.several:
             self._compute_gradients(loss, names, weight)
         self._timeline.mark(BACKWARD)
         self._engine.fire("after_backward", *offered)
@@ -223,13 +259,17 @@ class OptimizerUpdate:
             loss.backward(seed, inputs=inputs)
 
     def watch_outside_loss(self, loss: Tensor) -> None:
-        """Have it checked that a loss of the user's own loop is finite; its gradients are about to be added."""
+        """Have it checked that a loss of the user's own loop is finite;
+        its gradients are about to be added.
+        """
         if self.losses:
             self.losses.watch(loss, None)
         self._used.clear()
 
     def skip_outside_step(self, name: str) -> bool:
-        """Note that the user's own loop lets an optimizer step; return whether hooks have asked to skip the step."""
+        """Note that the user's own loop lets an optimizer step;
+        return whether hooks have asked to skip the step.
+        """
         self._used.add(name)
         skips = self.take_skip_request()
         if skips:
@@ -253,7 +293,9 @@ class OptimizerUpdate:
             "CUDA graphs keep the outputs of one pass alone": self._records_graphs,
         }
         for obstacle in (each for each, is_so in obstacles.items() if is_so):
-            raise UserError(Problem(f'hook "{hook}" computes the gradients of a batch twice, and {obstacle}'))
+            raise UserError(
+                Problem(f'hook "{hook}" computes the gradients of a batch twice, and {obstacle}')
+            )
 
     def clear(self, names: Collection[str]) -> None:
         """Drop the gradients of the named optimizers that a step has used."""
@@ -263,15 +305,20 @@ class OptimizerUpdate:
         self._used.difference_update(names)
 
     def keep_gradients(self) -> None:
-        """Copy gradients that no step has used yet out of the memory of CUDA graphs, which write over it."""
+        """Copy gradients that no step has used yet out of the memory of CUDA graphs,
+        which write over it.
+        """
         if self._records_graphs and not self._kept:
-            for parameter in self._parameters(name for name in self.every if name not in self._used):
+            for parameter in self._parameters(
+                name for name in self.every if name not in self._used
+            ):
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad.clone()
             self._kept = True
 
     def step(self, offered: tuple[Any, ...], names: tuple[str, ...]) -> None:
-        """Let the named optimizers step, unless a hook has requested to skip that or the gradients are not finite.
+        """Let the named optimizers step, unless a hook has requested to skip that or the gradients
+        are not finite.
 
         Where a hook accumulates the gradients, they are kept instead.
         """
@@ -284,7 +331,8 @@ class OptimizerUpdate:
         is_empty = self.finish_gradients(names)
         self._strategy.broadcast_buffers()
         if self._strategy.several:
-            self._timeline.mark(BACKWARD)  # here too they wait for one another, in a task that steps itself
+            # Here too they wait for one another, in a task that steps itself.
+            self._timeline.mark(BACKWARD)
         skips = self.take_skip_request()
         if is_empty is True and not skips:
             self.empty_steps.left_out()
@@ -310,7 +358,9 @@ class OptimizerUpdate:
             self.guard.report()
 
     def _put_off_step(self, names: tuple[str, ...]) -> None:
-        """Keep the gradients for a later step, unless a hook has requested to skip this one: then they are used up."""
+        """Keep the gradients for a later step, unless a hook has requested to skip this one:
+        then they are used up.
+        """
         self.keep_gradients()
         if self.take_skip_request():
             self.group.close()
@@ -326,8 +376,12 @@ class OptimizerUpdate:
             self._engine.leave(entered)
         return skips
 
-    def _step_optimizers(self, names: tuple[str, ...], found_inf: Tensor | None, is_empty: bool | Tensor) -> None:
-        """Let optimizers step; on the device a step is left out where `found_inf` or `is_empty` is 1 there."""
+    def _step_optimizers(
+        self, names: tuple[str, ...], found_inf: Tensor | None, is_empty: bool | Tensor
+    ) -> None:
+        """Let optimizers step; on the device a step is left out where
+        `found_inf` or `is_empty` is 1 there.
+        """
         for name in names:
             if self.guard and found_inf is not None:
                 self.guard.step(self._optimizers[name], found_inf)
@@ -343,7 +397,9 @@ class OptimizerUpdate:
         return name not in self._used
 
     def begin_evaluation(self, name: str) -> None:
-        """Note that an optimizer has used the gradients of the call of a closure before: the next ones are new."""
+        """Note that an optimizer has used the gradients of the call of a closure before:
+        the next ones are new.
+        """
         self._used.add(name)
 
     def finish_gradients(self, names: tuple[str, ...]) -> bool | Tensor:
@@ -377,9 +433,11 @@ class OptimizerUpdate:
             torch._foreach_mul_(gradients, factor)
 
     def _is_empty(self, names: Iterable[str]) -> bool | Tensor:
-        """Return whether all batches behind the gradients of these optimizers weigh nothing; a tensor that is 1 if so.
+        """Return whether all batches behind the gradients of these optimizers weigh nothing; a
+        tensor that is 1 if so.
 
-        It is False where the task does not say what a batch weighs, or has computed the gradients by itself.
+        It is False where the task does not say what a batch weighs, or has computed the gradients
+        by itself.
         """
         total = self.group.drop(names)
         if total is None:
@@ -389,7 +447,9 @@ class OptimizerUpdate:
         return total == 0
 
     def _step_unless_empty(self, name: str, is_empty: Tensor) -> None:
-        """Let an optimizer step unless a tensor is 1; one that cannot leave a step out is given gradients of zero."""
+        """Let an optimizer step unless a tensor is 1;
+        one that cannot leave a step out is given gradients of zero.
+        """
         optimizer = self._optimizers[name]
         if not can_skip(optimizer):
             self.empty_steps.watch(is_empty, ZERO_STEP)
@@ -412,25 +472,34 @@ class OptimizerUpdate:
         return skips
 
     def record_skipped_step(self, left_out: Tensor | bool) -> None:
-        """Remember that a step of this iteration was left out, or the tensor that says whether it was."""
+        """Remember that a step of this iteration was left out,
+        or the tensor that says whether it was.
+        """
         if self._left_out[0] != self._state.iter:
             self._left_out = self._state.iter, []
         self._left_out[1].append(left_out)
 
     def was_skipped(self, iteration: int) -> bool:
-        """Return whether a step of this iteration, the latest, was left out, waiting for the device if need be."""
+        """Return whether a step of this iteration, the latest, was left out,
+        waiting for the device if need be.
+        """
         latest, steps = self._left_out
         return latest == iteration and any(map(bool, steps))
 
     def settle(self) -> None:
-        """Wait until it is certain of every loss that it was finite. Raises NonFiniteLossError when one was not."""
+        """Wait until it is certain of every loss that it was finite.
+
+        Raises NonFiniteLossError when one was not.
+        """
         if self.losses:
             self.losses.settle()
         if self.guard:
             self.guard.report(wait=True)
         self.empty_steps.settle(wait=True)
 
-    def add_param_group(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
+    def add_param_group(
+        self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]
+    ) -> None:
         self._requests.check("add_param_group")
         added = [*parameters]
         self._strategy.add_parameters(added)
@@ -443,11 +512,15 @@ class OptimizerUpdate:
             raise UserError(Problem(NO_OPTIMIZER.format(first_few(missing)), hint=ADD_GROUP))
 
     def warnings(self) -> Iterator[str]:
-        """Yield what is wrong between two iterations with the network and the optimizers: a warning each."""
+        """Yield what is wrong between two iterations with the network and
+        the optimizers: a warning each.
+        """
         trained = {*self._parameters(self.every)}
         for name, model in self._parts.models.items():
             if not model.training and not trained.isdisjoint(model.parameters()):
-                yield IN_EVALUATION.format("the network" if name == "model" else f'the network "{name}"')
+                yield IN_EVALUATION.format(
+                    "the network" if name == "model" else f'the network "{name}"'
+                )
         if self.idle:
             yield NO_STEP
         missing = self.trained.missing()
@@ -455,15 +528,24 @@ class OptimizerUpdate:
             yield f"{NO_OPTIMIZER.format(first_few(missing))}; {ADD_GROUP}"
         orphaned = self.trained.find_orphaned()
         if orphaned:
-            yield f"an optimizer still trains {first_few(orphaned)}, which the network no longer has; {ADD_GROUP}"
+            yield (
+                f"an optimizer still trains {first_few(orphaned)}, which the network no longer has;"
+                f" {ADD_GROUP}"
+            )
 
     def _parameters(self, names: Iterable[str]) -> Iterator[Tensor]:
         for name in names:
             yield from list_group_entries(self._optimizers[name].param_groups)
 
     def state_dict(self) -> dict[str, list[Tensor | None]]:
-        """Return the gradients that no step has used yet, by optimizer: a task that steps by itself may leave some."""
-        return {name: [p.grad for p in self._parameters([name])] for name in self.every if name not in self._used}
+        """Return the gradients that no step has used yet, by optimizer:
+        a task that steps by itself may leave some.
+        """
+        return {
+            name: [p.grad for p in self._parameters([name])]
+            for name in self.every
+            if name not in self._used
+        }
 
     def load_state_dict(self, state: Mapping[str, list[Tensor | None]]) -> None:
         self._used = set(self.every) - state.keys()
@@ -472,18 +554,27 @@ class OptimizerUpdate:
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
 
 
-ADD_GROUP = "a hook that replaces or unfreezes modules calls run.add_param_group(module.parameters())"
+ADD_GROUP = (
+    "a hook that replaces or unfreezes modules calls run.add_param_group(module.parameters())"
+)
 NO_OPTIMIZER = "no optimizer trains {}: the optimizers were built before a hook changed the network"
-IN_EVALUATION = "{} is in evaluation mode after an iteration: a hook or task that calls eval() calls train() afterwards"
+IN_EVALUATION = (
+    "{} is in evaluation mode after an iteration: a hook or task that calls eval() calls train()"
+    " afterwards"
+)
 NO_STEP = (
-    "the task has not called run.step so far: hooks at the optimizer step, such as ema and grad_clip, do not fire; "
-    "an optimizer with a closure steps by run.step(closure)"
+    "the task has not called run.step so far: hooks at the optimizer step, such as ema and"
+    " grad_clip, do not fire; an optimizer with a closure steps by run.step(closure)"
 )
 
 
 def make_gradient_clearer(optimizers: Sequence[Optimizer]) -> Callable[[], None]:
-    """Return a function that drops the gradients of these optimizers, 60 times as fast as a plain `zero_grad`."""
-    overridden = any(getattr(each.zero_grad, "__func__", None) is not Optimizer.zero_grad for each in optimizers)
+    """Return a function that drops the gradients of these optimizers,
+    60 times as fast as a plain `zero_grad`.
+    """
+    overridden = any(
+        getattr(each.zero_grad, "__func__", None) is not Optimizer.zero_grad for each in optimizers
+    )
 
     def clear() -> None:
         for optimizer in optimizers:

@@ -1,11 +1,16 @@
-"""The firings of offloaded hooks and the waits for them, which a trace keeps while it is captured."""
+"""The firings of offloaded hooks and the waits for them,
+which a trace keeps while it is captured.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 
 class BackgroundFiring(NamedTuple):
-    """A firing of an offloaded hook. It was queued, began and ended in seconds of `time.perf_counter`."""
+    """A firing of an offloaded hook.
+
+    It was queued, began and ended in seconds of `time.perf_counter`.
+    """
 
     binding: int
     it: int
@@ -16,7 +21,9 @@ class BackgroundFiring(NamedTuple):
 
 
 class BackgroundWait(NamedTuple):
-    """A time in which the training thread waited for an offloaded hook, in seconds of `time.perf_counter`."""
+    """A time in which the training thread waited for an offloaded hook,
+    in seconds of `time.perf_counter`.
+    """
 
     hook: str
     began: float

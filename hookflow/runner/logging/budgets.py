@@ -1,6 +1,8 @@
-"""Budgets of hooks: their time is held against a share of the iterations', by the thread that flushes the log.
+"""Budgets of hooks: their time is held against a share of the iterations', by the thread that
+flushes the log.
 
-A hook that is over its budget is warned of, or throttled: it fires less often, from a safe point on.
+A hook that is over its budget is warned of, or throttled: it fires less often, from a safe point
+on.
 """
 
 from collections import Counter, deque
@@ -29,9 +31,11 @@ class FrequencyChange(NamedTuple):
 
 
 class HookThrottles:
-    """How often the throttled hooks of a run fire: `every` holds 1 where a hook fires whenever it is due.
+    """How often the throttled hooks of a run fire: `every` holds 1 where a hook fires whenever it
+    is due.
 
-    All ranks make the changes that rank 0 asks for, at the same safe point; `record` makes a record of each.
+    All ranks make the changes that rank 0 asks for, at the same safe point; `record` makes a record
+    of each.
     """
 
     def __init__(self, plan: Plan, state: RunState, record: Callable[..., None]) -> None:
@@ -56,7 +60,9 @@ class HookThrottles:
         return dict(self.every)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Take back what `state_dict` returned; hooks that are no longer throttled fire whenever they are due."""
+        """Take back what `state_dict` returned; hooks that are no longer
+        throttled fire whenever they are due.
+        """
         for hook in self.every:
             self.every[hook] = 1
             every = state.get(hook, 1)
@@ -106,20 +112,27 @@ class _ThrottleTrial:
 
     @property
     def used(self) -> int:
-        """The ns of the firings but the longest: the first one loads, and n of them have n - 1 times between them."""
+        """The ns of the firings but the longest: the first one loads,
+        and n of them have n - 1 times between them.
+        """
         return sum(total - longest for _, total, longest in self.firings.values())
 
 
 class BudgetController:
     """Warns when a hook, or all together, take more than their budget over the last WINDOW_SECONDS.
 
-    A hook that keeps its budget by firing less often is judged by MIN_FIRINGS at least, all at one frequency. Over the
-    budget it fires as seldom as needed, in powers of two. It fires twice as often again where that would take less than
-    CALM_SHARE of the budget, as a whole WINDOW_SECONDS has it.
+    A hook that keeps its budget by firing less often is judged by MIN_FIRINGS at least, all at one
+    frequency. Over the budget it fires as seldom as needed, in powers of two. It fires twice as
+    often again where that would take less than CALM_SHARE of the budget, as a whole WINDOW_SECONDS
+    has it.
     """
 
     def __init__(
-        self, plan: Plan, limits: "Mapping[str, Budget]", say: Callable[..., None], throttles: HookThrottles
+        self,
+        plan: Plan,
+        limits: "Mapping[str, Budget]",
+        say: Callable[..., None],
+        throttles: HookThrottles,
     ) -> None:
         self._plan = plan
         self._limits = limits
@@ -136,7 +149,11 @@ class BudgetController:
         cls, pipeline: "Pipeline", plan: Plan, say: Callable[..., None], throttles: HookThrottles
     ) -> "BudgetController | None":
         limits = {name: node.budget for name, node in pipeline.hooks.items() if node.budget}
-        limits = {name: limit for name, limit in limits.items() if any(hook.name == name for hook in plan.hooks)}
+        limits = {
+            name: limit
+            for name, limit in limits.items()
+            if any(hook.name == name for hook in plan.hooks)
+        }
         if pipeline.run.budget:
             limits[ALL_HOOKS] = pipeline.run.budget
         if limits:
@@ -148,7 +165,9 @@ class BudgetController:
             self._warm = frame["it"] >= WARM_UP
             return
         hooks = {int(id_): int(fired[1]) for id_, fired in frame["hooks"].items()}
-        self._samples.append(_FrameSample(frame["elapsed"], int(frame["iters"][0]), int(frame["iters"][1]), hooks))
+        self._samples.append(
+            _FrameSample(frame["elapsed"], int(frame["iters"][0]), int(frame["iters"][1]), hooks)
+        )
         while self._samples[0].at < frame["elapsed"] - WINDOW_SECONDS:
             self._samples.popleft()
         if not frame["hooks"] and not frame["iters"][0]:
@@ -159,13 +178,19 @@ class BudgetController:
             self._adjust_frequency(hook, frame)
 
     def _adjust_frequency(self, hook: str, frame: Frame) -> None:
-        """Ask for another frequency of a throttled hook where it is over its budget, or far below."""
+        """Ask for another frequency of a throttled hook where it is
+        over its budget, or far below.
+        """
         now = frame["elapsed"]
         every = self._throttles.every[hook]
         budget = self._limits[hook]
         trial = self._trials.get(hook)
         if trial is None or any(change.hook == hook for change in self._throttles.asked):
-            mine = [each.id for each in self._plan.bindings if each.hook == hook and each.id in self._thinned]
+            mine = [
+                each.id
+                for each in self._plan.bindings
+                if each.hook == hook and each.id in self._thinned
+            ]
             self._trials[hook] = _ThrottleTrial(now, firings={id_: [0, 0, 0] for id_ in mine})
             return
         trial.add(frame)
@@ -183,7 +208,9 @@ class BudgetController:
         if new != every:
             share = format_percent(trial.used / trial.ns)
             took = f"{share} % of the iterations, {duration(trial.used / trial.iters)} each"
-            self._throttles.ask(FrequencyChange(hook, new, f"it took {took}, and the budget is {budget}"))
+            self._throttles.ask(
+                FrequencyChange(hook, new, f"it took {took}, and the budget is {budget}")
+            )
 
     def _find_exceeded(self) -> Iterator[str]:
         iters = sum(each.iters for each in self._samples)
@@ -214,8 +241,17 @@ class BudgetController:
         """Return the bindings whose time counts for a budget: those of a hook, or of all hooks."""
         if name == ALL_HOOKS:
             return [each.id for each in self._plan.bindings]
-        return [each.id for each in self._plan.bindings if each.hook == name and not self._is_skipping(each)]
+        return [
+            each.id
+            for each in self._plan.bindings
+            if each.hook == name and not self._is_skipping(each)
+        ]
 
     def _is_skipping(self, binding: Binding) -> bool:
-        """Return whether a binding skips firings for its cost: it is warned of where it can skip no more."""
-        return binding.id in self._thinned and self._throttles.every[binding.hook] < MAX_INTERVAL_FACTOR
+        """Return whether a binding skips firings for its cost:
+        it is warned of where it can skip no more.
+        """
+        return (
+            binding.id in self._thinned
+            and self._throttles.every[binding.hook] < MAX_INTERVAL_FACTOR
+        )

@@ -1,11 +1,13 @@
 """A capture: the stamps of some iterations, kept by the recorder's thread and written as a trace.
 
-The training thread stamps the clock anyway; a capture costs it nothing. The trace has Chrome's format, which Perfetto
-opens: an event for each iteration, phase and firing, and for what lies between iterations. Times are in microseconds
-from `began` on, in seconds since 1970.
+The training thread stamps the clock anyway; a capture costs it nothing. The trace has Chrome's
+format, which Perfetto
+opens: an event for each iteration, phase and firing, and for what lies between iterations. Times
+are in microseconds from `began` on, in seconds since 1970.
 
-Each offloaded hook has a track of its own. An event there is a firing while it ran: `iteration` is the one that queued
-it, and `queued` when. A wait of the training thread for it is an event of the category "wait" in the thread's track.
+Each offloaded hook has a track of its own. An event there is a firing while it ran: `iteration` is
+the one that queued it, and `queued` when. A wait of the training thread for it is an event of the
+category "wait" in the thread's track.
 """
 
 import json
@@ -20,14 +22,29 @@ import numpy as np
 from hookflow.events.records import BACKGROUND, DEVICE, PHASES
 from hookflow.events.rundir import write_whole
 from hookflow.graph.plan import Plan
-from hookflow.runner.logging.background import BackgroundFiring, BackgroundSpan, BackgroundSpans, BackgroundWait
-from hookflow.runner.logging.timing import HOOKS, ITERATION_SLOT, NOBODY, OUTSIDE_KINDS, Array, Stamps, on_host_clock
+from hookflow.runner.logging.background import (
+    BackgroundFiring,
+    BackgroundSpan,
+    BackgroundSpans,
+    BackgroundWait,
+)
+from hookflow.runner.logging.timing import (
+    HOOKS,
+    ITERATION_SLOT,
+    NOBODY,
+    OUTSIDE_KINDS,
+    Array,
+    Stamps,
+    on_host_clock,
+)
 
 
 class TraceCapture:
-    """Keeps what is stamped from `began` on (by `time.perf_counter`), until so many iterations are over.
+    """Keeps what is stamped from `began` on (by `time.perf_counter`), until so many iterations are
+    over.
 
-    `first` is the first iteration, counted from 1. `background` has the offloaded hooks of a run with any.
+    `first` is the first iteration, counted from 1. `background` has the offloaded hooks of a run
+    with any.
     """
 
     def __init__(
@@ -56,10 +73,14 @@ class TraceCapture:
         if background is not None:
             background.keeps.append(self.add_background)
 
-    def add(self, marks: Array, apart: Sequence[Array], nested: Array, device: Sequence[Stamps]) -> None:
-        """Take marks of the timeline, firings (binding, begin, seconds), and the stamps of iterations on the device.
+    def add(
+        self, marks: Array, apart: Sequence[Array], nested: Array, device: Sequence[Stamps]
+    ) -> None:
+        """Take marks of the timeline, firings (binding, begin, seconds), and the stamps of
+        iterations on the device.
 
-        Firings `apart` call no others. Among those in `nested`, an inner firing precedes the outer one.
+        Firings `apart` call no others. Among those in `nested`, an inner firing precedes the outer
+        one.
         """
         self._marks.append(marks[marks[:, 0] > self._began])
         self._apart += apart
@@ -67,7 +88,9 @@ class TraceCapture:
         self._device += [stamps for stamps in device if stamps[0][0] >= self._began]
 
     def add_background(self, span: BackgroundSpan) -> None:
-        """Take a firing of an offloaded hook, or a wait for one, that is over; called in several threads."""
+        """Take a firing of an offloaded hook, or a wait for one, that is over;
+        called in several threads.
+        """
         if isinstance(span, BackgroundWait):
             self._waits.append(span)
         else:
@@ -88,25 +111,38 @@ class TraceCapture:
     def is_whole(self) -> bool:
         if self.on_device and len(self._device) < self.iters:
             return False
-        return sum(int((marks[:, 1] == ITERATION_SLOT).sum()) for marks in self._marks) >= self.iters
+        return (
+            sum(int((marks[:, 1] == ITERATION_SLOT).sum()) for marks in self._marks) >= self.iters
+        )
 
     def write(self, path: Path) -> int:
         """Write the trace, whole or not at all; return how many iterations it has."""
         waits = ((wait.began, wait.ended, wait.hook, "wait") for wait in self._waits)
-        spans = sorted(chain(self._iter_phases(), self._iter_firings(), waits), key=lambda span: (span[0], -span[1]))
+        spans = sorted(
+            chain(self._iter_phases(), self._iter_firings(), waits),
+            key=lambda span: (span[0], -span[1]),
+        )
         starts = np.array([begin for begin, _, name, _ in spans if name == "iteration"])
         if not len(starts):
             return 0
         zero = starts[0]
         end = max(end for _, end, name, _ in spans if name == "iteration")
         events: list[dict[str, Any]] = [
-            {"ph": "M", "name": "process_name", "pid": self._rank, "tid": 0, "args": {"name": f"rank {self._rank}"}}
+            {
+                "ph": "M",
+                "name": "process_name",
+                "pid": self._rank,
+                "tid": 0,
+                "args": {"name": f"rank {self._rank}"},
+            }
         ]
         inside = [span for span in spans if zero <= span[0] < end]
         for begin, until, name, place in inside:
             it = self.first + int(np.searchsorted(starts, begin, "right")) - 1
             event = {"ph": "X", "name": name, "cat": place, "pid": self._rank, "tid": 0}
-            events.append({**event, **_make_span_times(begin, until, zero), "args": {"iteration": it}})
+            events.append(
+                {**event, **_make_span_times(begin, until, zero), "args": {"iteration": it}}
+            )
         if self._device:
             host, device = on_host_clock(self._device)
             track = {"pid": self._rank, "tid": DEVICE}
@@ -117,13 +153,18 @@ class TraceCapture:
                     events.append({**event, **track, **_make_span_times(first, last, zero)})
         events += self._background_events(zero, end)
         path.parent.mkdir(exist_ok=True)
-        lines = ",\n".join(map(json.dumps, events))  # one by one, so that the training gets its turns in between
+        # One by one, so that the training gets its turns in between.
+        lines = ",\n".join(map(json.dumps, events))
         began = time.time() - time.perf_counter() + zero
-        write_whole(path, f'{{"otherData": {{"began": {began:.6f}}}, "traceEvents": [\n{lines}\n]}}\n')
+        write_whole(
+            path, f'{{"otherData": {{"began": {began:.6f}}}, "traceEvents": [\n{lines}\n]}}\n'
+        )
         return len(starts)
 
     def _background_events(self, zero: float, end: float) -> Iterator[dict[str, Any]]:
-        """Yield the names of the tracks of offloaded hooks, and what ran or waited there between `zero` and `end`."""
+        """Yield the names of the tracks of offloaded hooks,
+        and what ran or waited there between `zero` and `end`.
+        """
         tracks: dict[str, int] = {}
         for firing in sorted(self._firings, key=lambda each: each.began):
             if firing.queued >= end or firing.ended <= zero:
@@ -134,13 +175,21 @@ class TraceCapture:
                 track = {"pid": self._rank, "tid": tracks[bound.hook]}
                 name = f"{bound.hook} in background"
                 yield {"ph": "M", "name": "thread_name", **track, "args": {"name": name}}
-            event = {"ph": "X", "name": bound.hook, "cat": bound.point, "pid": self._rank, "tid": tracks[bound.hook]}
+            event = {
+                "ph": "X",
+                "name": bound.hook,
+                "cat": bound.point,
+                "pid": self._rank,
+                "tid": tracks[bound.hook],
+            }
             queued = round((firing.queued - zero) * 1e6, 3)
             args = {"iteration": firing.it, "queued": queued}
             yield {**event, **_make_span_times(firing.began, firing.ended, zero), "args": args}
 
     def _iter_phases(self) -> Iterator[tuple[float, float, str, str]]:
-        """Yield begin, end, name and category of each iteration and phase, and of what lies between iterations."""
+        """Yield begin, end, name and category of each iteration and phase,
+        and of what lies between iterations.
+        """
         before = start = self._began
         left = self.iters
         if self._marks:
@@ -161,7 +210,9 @@ class TraceCapture:
     def _iter_firings(self) -> Iterator[tuple[float, float, str, str]]:
         """Yield the same of each firing: one that has called others lasts until they are over."""
         inner: list[tuple[float, float]] = []
-        for apart, rows in [(True, rows) for rows in self._apart] + [(False, rows) for rows in self._nested]:
+        for apart, rows in [(True, rows) for rows in self._apart] + [
+            (False, rows) for rows in self._nested
+        ]:
             for binding, begin, seconds in rows.tolist():
                 while not apart and inner and inner[-1][0] >= begin:
                     seconds += inner.pop()[1]
@@ -172,5 +223,7 @@ class TraceCapture:
 
 
 def _make_span_times(begin: float, end: float, zero: float) -> dict[str, float]:
-    """Return when a span begins, from `zero` on, and how long it takes, as a trace states it; all else in seconds."""
+    """Return when a span begins, from `zero` on, and how long it takes, as a trace states it;
+    all else in seconds.
+    """
     return {"ts": round((begin - zero) * 1e6, 3), "dur": round((end - begin) * 1e6, 3)}

@@ -1,7 +1,7 @@
 """Images and histograms: written to disk and logged by a thread of their own.
 
-The training thread copies what it is given, on its device, and puts it into a queue. Items beyond the size of the queue
-are dropped, counted and reported.
+The training thread copies what it is given, on its device, and puts it into a queue. Items beyond
+the size of the queue are dropped, counted and reported.
 """
 
 import re
@@ -31,8 +31,8 @@ Place = tuple[int, int]
 def copy_image(image: Any, called: str) -> Tensor:
     """Return a copy of an image, height × width × channels; that of a tensor stays on its device.
 
-    Where both the first and the last dimension may be channels, they come first in a tensor, and last in anything else.
-    Raises TypeError, which names `called`, for anything that is no image.
+    Where both the first and the last dimension may be channels, they come first in a tensor, and
+    last in anything else. Raises TypeError, which names `called`, for anything that is no image.
     """
     first = isinstance(image, Tensor)
     if first:
@@ -42,15 +42,22 @@ def copy_image(image: Any, called: str) -> Tensor:
     sizes = tuple(provided.shape)
     if provided.ndim == 2:
         provided = provided.unsqueeze(2)
-    elif provided.ndim == 3 and sizes[0] in COLOUR_TYPES and (first or sizes[2] not in COLOUR_TYPES):
+    elif (
+        provided.ndim == 3 and sizes[0] in COLOUR_TYPES and (first or sizes[2] not in COLOUR_TYPES)
+    ):
         provided = provided.permute(1, 2, 0)
     if provided.ndim != 3 or provided.shape[2] not in COLOUR_TYPES or not provided.numel():
         several = ""
         if provided.ndim == 4:
             several = "; log the images of a batch one by one, or make a grid of them"
-        raise TypeError(f"{called} needs height × width × 1, 3 or 4 channels, last or first, not {sizes}{several}")
+        raise TypeError(
+            f"{called} needs height × width × 1, 3 or 4 channels, last or first, not"
+            f" {sizes}{several}"
+        )
     if not (provided.is_floating_point() or provided.dtype in (torch.uint8, torch.bool)):
-        raise TypeError(f"{called} needs uint8, floating (0…1) or boolean values, not {provided.dtype}")
+        raise TypeError(
+            f"{called} needs uint8, floating (0…1) or boolean values, not {provided.dtype}"
+        )
     if first:
         return provided.clone(memory_format=torch.contiguous_format)
     return provided.contiguous()
@@ -63,13 +70,20 @@ def _of_array(image: Any, called: str) -> Tensor:
         return torch.from_numpy(np.array(image, order="C"))
     except TypeError:
         shown = f"{type(image).__name__} ({image!r:.40})"
-        raise TypeError(f"{called} needs a tensor, an array or a PIL image, not a {shown}") from None
+        raise TypeError(
+            f"{called} needs a tensor, an array or a PIL image, not a {shown}"
+        ) from None
 
 
 def render_figure(figure: Any, called: str) -> Tensor:
-    """Return the image of a figure of matplotlib. Raises TypeError, which names `called`, for no figure."""
+    """Return the image of a figure of matplotlib.
+
+    Raises TypeError, which names `called`, for no figure.
+    """
     if not hasattr(figure, "set_canvas"):
-        raise TypeError(f"{called} needs a figure of matplotlib, not a {type(figure).__name__} ({figure!r:.40})")
+        raise TypeError(
+            f"{called} needs a figure of matplotlib, not a {type(figure).__name__} ({figure!r:.40})"
+        )
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     before = figure.canvas
@@ -101,7 +115,9 @@ CLOSE_GRACE_SECONDS = 10.0
 
 
 class MediaJob(NamedTuple):
-    """Something to write: its bytes, what writes it, and the event after which its tensor is computed, if any."""
+    """Something to write: its bytes, what writes it,
+    and the event after which its tensor is computed, if any.
+    """
 
     size: int
     work: Callable[[], None]
@@ -109,10 +125,17 @@ class MediaJob(NamedTuple):
 
 
 class MediaRecorder:
-    """Writes images below `folder`/images, and puts a record for each into the event log; so too for histograms."""
+    """Writes images below `folder`/images, and puts a record for each into the event log;
+    so too for histograms.
+    """
 
     def __init__(
-        self, folder: Path, state: RunState, put: Callable[..., None], say: Callable[[str, Level], None], rank: int = 0
+        self,
+        folder: Path,
+        state: RunState,
+        put: Callable[..., None],
+        say: Callable[[str, Level], None],
+        rank: int = 0,
     ) -> None:
         self._folder = folder
         self._state = state
@@ -121,7 +144,8 @@ class MediaRecorder:
         self._rank = rank
         self._queue: SimpleQueue[MediaJob | None] = SimpleQueue()
         self._thread: Thread | None = None
-        self._given = self._done = 0  # each is counted by one thread alone, so that neither needs a lock
+        # Each is counted by one thread alone, so that neither needs a lock.
+        self._given = self._done = 0
         self._given_bytes = self._done_bytes = 0
         self._dropped = 0
         self._failed = 0
@@ -129,17 +153,30 @@ class MediaRecorder:
         self._given_up = False
 
     def image(
-        self, name: str, image: Tensor, caption: str, hook: str, place: Place | None = None, *, figure: bool = False
+        self,
+        name: str,
+        image: Tensor,
+        caption: str,
+        hook: str,
+        place: Place | None = None,
+        *,
+        figure: bool = False,
     ) -> None:
         """Take an image that does not change any more, height × width × channels."""
-        self._queue_work(image, place, partial(self._write_image, name, image, caption, hook, figure))
+        self._queue_work(
+            image, place, partial(self._write_image, name, image, caption, hook, figure)
+        )
 
-    def histogram(self, name: str, values: Tensor, bins: int, hook: str, place: Place | None = None) -> None:
+    def histogram(
+        self, name: str, values: Tensor, bins: int, hook: str, place: Place | None = None
+    ) -> None:
         """Take values that do not change any more, to count them."""
         self._queue_work(values, place, partial(self._count, name, values, bins, hook))
 
     def close(self) -> None:
-        """Write what is left and end the thread; after CLOSE_GRACE_SECONDS, give up what is not written."""
+        """Write what is left and end the thread; after CLOSE_GRACE_SECONDS,
+        give up what is not written.
+        """
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(CLOSE_GRACE_SECONDS)
@@ -149,14 +186,18 @@ class MediaRecorder:
             self._say(f"{lost} logged images and histograms were lost", "warn")
 
     def _queue_work(self, tensor: Tensor, place: Place | None, work: Callable[..., None]) -> None:
-        """Queue `work` on a tensor, after what computes it: an offloaded hook may do so on a stream of its own."""
+        """Queue `work` on a tensor, after what computes it:
+        an offloaded hook may do so on a stream of its own.
+        """
         size = tensor.nbytes
         waiting = self._given - self._done
         held = self._given_bytes - self._done_bytes
         if waiting >= MAX_QUEUED_ITEMS or (waiting and held + size > MAX_QUEUED_BYTES):
             self._dropped += 1
             if self._dropped == 1:
-                self._say("images are logged faster than they can be written: some are dropped", "warn")
+                self._say(
+                    "images are logged faster than they can be written: some are dropped", "warn"
+                )
             return
         if self._thread is None:
             self._thread = device_thread(self._run_jobs, "hookflow-media")
@@ -172,25 +213,39 @@ class MediaRecorder:
                 if job.computed is not None:
                     job.computed.synchronize()
                 job.work()
-            except Exception as error:  # a full disk, a device that fails: the training has its own way to meet that
+            # A full disk, a device that fails: the training has its own way to meet that.
+            except Exception as error:
                 self._failed += 1
                 if self._failed == 1:
-                    self._say(f"a logged image could not be written: {type(error).__name__}: {error}", "warn")
+                    self._say(
+                        f"a logged image could not be written: {type(error).__name__}: {error}",
+                        "warn",
+                    )
             self._done += 1
             self._done_bytes += job.size
 
-    def _write_image(self, name: str, image: Tensor, caption: str, hook: str, figure: bool, it: int, ep: int) -> None:
+    def _write_image(
+        self, name: str, image: Tensor, caption: str, hook: str, figure: bool, it: int, ep: int
+    ) -> None:
         array = read_pixels(image)
         path = self._path(masked(name), it)
         whole = self._folder / path
         whole.parent.mkdir(parents=True, exist_ok=True)
         whole.write_bytes(encode_png(array))
         height, width, _ = array.shape
-        about = {"path": path.as_posix(), "width": width, "height": height, "caption": caption, "figure": figure}
+        about = {
+            "path": path.as_posix(),
+            "width": width,
+            "height": height,
+            "caption": caption,
+            "figure": figure,
+        }
         self._put("image", it=it, ep=ep, name=name, hook=hook, **about)
 
     def _path(self, name: str, it: int) -> Path:
-        """Return a place for an image of this name; a second one in the same iteration has another."""
+        """Return a place for an image of this name;
+        a second one in the same iteration has another.
+        """
         parts = (re.sub(r"[^\w.-]", "_", part)[:80] for part in name.split("/") if part.strip(". "))
         folder = Path("images", *parts)
         before, count = self._latest.get(folder, (-1, 0))
@@ -205,6 +260,16 @@ class MediaRecorder:
         host = values.cpu().double().numpy()
         finite = host[np.isfinite(host)]
         if not finite.size:
-            return self._say(f'the histogram "{name}" of iteration {it} has no finite value', "warn")
+            return self._say(
+                f'the histogram "{name}" of iteration {it} has no finite value', "warn"
+            )
         counts, edges = np.histogram(finite, bins)
-        return self._put("histogram", it=it, ep=ep, name=name, edges=edges.tolist(), counts=counts.tolist(), hook=hook)
+        return self._put(
+            "histogram",
+            it=it,
+            ep=ep,
+            name=name,
+            edges=edges.tolist(),
+            counts=counts.tolist(),
+            hook=hook,
+        )

@@ -38,7 +38,13 @@ from hookflow.runner.logging.capture import TraceCapture
 from hookflow.runner.logging.timing import TimingAggregator
 from hookflow.runner.process.state import RunState
 from hookflow.text import masked, print_error
-from hookflow.user_code import describe_causes, find_innermost_line, has_user_frame, mark_printed, read_explanation
+from hookflow.user_code import (
+    describe_causes,
+    find_innermost_line,
+    has_user_frame,
+    mark_printed,
+    read_explanation,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +56,9 @@ QUICKEST, SLOWEST = 0.5, 2.0
 """Seconds between frames: at the start of a run, and of one that is older than an hour or so."""
 
 HOOKS, SOONER = 1.0, 0.1
-"""Seconds between frames with the firings of hooks; in the first ten seconds of an attempt this share of its age."""
+"""Seconds between frames with the firings of hooks;
+in the first ten seconds of an attempt this share of its age.
+"""
 
 GRACE_SECONDS = 10.0
 """Seconds that the end of a run waits for a disk or a device that does not answer."""
@@ -62,9 +70,9 @@ SANITY_CHECK = "the sanity check over the validation"
 class EventRecorder:
     """Appends frames and events to the event log, and passes on the commands of the command log.
 
-    A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
-    `prints_failure` says whether the traceback that ends the run is printed. While it is `held`, nothing is written: a
-    resume is recorded once its checkpoint has been read.
+    A log that cannot be written harms no training: records are lost meanwhile, and the log says so
+    once it can. `prints_failure` says whether the traceback that ends the run is printed. While it
+    is `held`, nothing is written: a resume is recorded once its checkpoint has been read.
     """
 
     def __init__(
@@ -83,7 +91,9 @@ class EventRecorder:
         """Its message."""
         self.traceback = ""
         self.listener: Callable[[Sequence[Record]], None] | None = None
-        """The listener receives the records of each flush, in the flushing thread; it must neither wait nor raise."""
+        """The listener receives the records of each flush, in the flushing thread;
+        it must neither wait nor raise.
+        """
         self._run_dir = run_dir
         self._log = LogAppender(run_dir.find_events_path(ranks.rank))
         self.log_found = self._log.size
@@ -114,9 +124,13 @@ class EventRecorder:
         self._closing = threading.Event()
         self._waits_for_device = False
         self._one_at_a_time = threading.Lock()
-        """Held by a flush to its end, so that all it has taken is in the log when the next begins. `put`, `scalar` and
-        `say` never take it: the training goes on while a flush waits for the device."""
-        self._thread = threading.Thread(target=self._run_recorder, name="hookflow-recorder", daemon=True)
+        """Held by a flush to its end, so that all it has taken is in the log when the next begins.
+        `put`, `scalar` and `say` never take it: the training goes on while a flush waits for the
+        device.
+        """
+        self._thread = threading.Thread(
+            target=self._run_recorder, name="hookflow-recorder", daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -130,7 +144,9 @@ class EventRecorder:
             self.held = False
 
     def watch(self, timing: TimingAggregator, progress: RunState) -> None:
-        """Write frames of these from now on, and stamp records with the iteration and the epoch of `progress`."""
+        """Write frames of these from now on, and stamp records with the
+        iteration and the epoch of `progress`.
+        """
         self._progress = progress
         self._timing = timing
 
@@ -150,7 +166,9 @@ class EventRecorder:
             device.clock.every = capture.on_device = True
 
     def put(self, kind: str, **fields: Any) -> None:
-        """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
+        """Record an event, stamped with the time and the run's place;
+        the flusher thread writes it soon.
+        """
         record = make_stamped_record(kind, *self._read_place(), fields)
         if record["k"] == "run":
             self._beginning, self._run_began, self._hooks_due = record, time.monotonic(), 0.0
@@ -183,19 +201,32 @@ class EventRecorder:
         )
 
     def scalar(
-        self, name: str, value: "float | torch.Tensor", computed: Any = None, place: tuple[int, int] | None = None
+        self,
+        name: str,
+        value: "float | torch.Tensor",
+        computed: Any = None,
+        place: tuple[int, int] | None = None,
     ) -> None:
-        """Record a number. A tensor must not change any more; it is read later, by the flusher thread.
+        """Record a number. A tensor must not change any more; it is read later, by the flusher
+        thread.
 
-        That thread waits for the event `computed`, where the device computes the number on another stream than its own.
-        `place` is the iteration and the epoch that the number is of, where those are not the ones done.
+        That thread waits for the event `computed`, where the device computes the number on another
+        stream than its own. `place` is the iteration and the epoch that the number is of, where
+        those are not the ones done.
         """
         self._scalars.append((*(place or self._read_place()), time.time(), name, value, computed))
 
     def failure(
-        self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise", it: int | None = None
+        self,
+        error: BaseException,
+        *,
+        hook: str = "",
+        point: str = "",
+        action: OnError = "raise",
+        it: int | None = None,
     ) -> None:
-        """Record an exception with its whole traceback, and print that; of a diagnosis the message alone is recorded.
+        """Record an exception with its whole traceback, and print that; of a diagnosis the message
+        alone is recorded.
 
         `it` is the iteration in which it was raised, where that is not the one under way.
 
@@ -218,7 +249,11 @@ class EventRecorder:
                 notes = map(str, getattr(error, "__notes__", ()))
                 self.why = f'hook "{hook}" at {point}: {why}' if hook else "; ".join([why, *notes])
         diagnosed = isinstance(error, DiagnosisError) and not has_user_frame(error)
-        lines = traceback.format_exception_only(error) if diagnosed else traceback.format_exception(error)
+        lines = (
+            traceback.format_exception_only(error)
+            if diagnosed
+            else traceback.format_exception(error)
+        )
         summary = shorten_text(masked("".join(lines)))
         if action == "raise":
             self.traceback = summary
@@ -228,15 +263,21 @@ class EventRecorder:
         done, ep = self._read_place()
         it = done + bool(self._progress and self._progress.iterating) if it is None else it
         self._queue.append(
-            make_stamped_record("error", it, ep, {**about, "traceback": summary, "at": at, "causes": led})
+            make_stamped_record(
+                "error", it, ep, {**about, "traceback": summary, "at": at, "causes": led}
+            )
         )
-        if (self._prints_failure and not diagnosed) or action != "raise":  # after the record: it may wait for a reader
-            owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
+        # After the record: it may wait for a reader.
+        if (self._prints_failure and not diagnosed) or action != "raise":
+            # They all print to one place.
+            owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""
             print_error(f"{owner}{summary}".removesuffix("\n"))
             mark_printed(error)
 
     def close(self) -> None:
-        """Write what is left and end the thread; give up after GRACE_SECONDS, if the disk or device does not answer."""
+        """Write what is left and end the thread; give up after GRACE_SECONDS,
+        if the disk or device does not answer.
+        """
         self._closing.set()
         self._thread.join(GRACE_SECONDS)
         if self._thread.is_alive():
@@ -272,7 +313,9 @@ class EventRecorder:
         self._log.close()
 
     def _check_clock(self) -> None:
-        """Warn where the system clock was set by a second or more, as a clock shows that cannot be set."""
+        """Warn where the system clock was set by a second or more,
+        as a clock shows that cannot be set.
+        """
         before = time.monotonic()
         now = time.time()
         after = time.monotonic()
@@ -285,13 +328,15 @@ class EventRecorder:
                 which = f"back by {-step:.0f} s"
             else:
                 which = f"forward by {step:.0f} s, or the machine slept"
-            self.say(f"the clock was set {which}: times before and after that cannot be compared", "warn")
+            self.say(
+                f"the clock was set {which}: times before and after that cannot be compared", "warn"
+            )
 
     def flush(self, *, frame: bool = True, patience: float = -1) -> bool:
         """Append everything there is, with or without a frame; any thread may call it.
 
-        `patience` is how many seconds to wait for another thread that flushes; without limit if negative. Returns
-        False where that one has not come to its end.
+        `patience` is how many seconds to wait for another thread that flushes; without limit if
+        negative. Returns False where that one has not come to its end.
         """
         if not self._one_at_a_time.acquire(timeout=patience):
             return False
@@ -304,11 +349,13 @@ class EventRecorder:
                 news = self._collect_news(frame)
                 try:
                     self._log.append([*self._iter_preface(news), *news])
-                finally:  # only now, so that a writer never has what a killed run's log does not have
+                # Only now, so that a writer never has what a killed run's log does not have.
+                finally:
                     if self.listener is not None:
                         self.listener([mask_record(record) for record in news])
                 self._lost = 0
-            except Exception as error:  # a full disk, a broken device: no reason to end the training, or this thread
+            # A full disk, a broken device: no reason to end the training, or this thread.
+            except Exception as error:
                 if not self._lost:
                     print_error(f"hookflow: the event log cannot be written: {error}")
                 self._lost += max(waiting - len(self._scalars) - len(self._queue), 1)
@@ -327,13 +374,17 @@ class EventRecorder:
         frame = []
         if framed and self._timing and self._progress:
             frame = [self._frame(self._timing, self._progress)]
-        came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
+        # Before the numbers are taken: those that came before an event are then among them.
+        came = len(self._queue)
         rows, unread = self._read_scalars()
-        dated = [(row.t, row) for row in rows] + [(each["t"], each) for each in [*unread, *_take(self._queue, came)]]
+        dated = [(row.t, row) for row in rows] + [
+            (each["t"], each) for each in [*unread, *_take(self._queue, came)]
+        ]
         return [*_pack_rows(item for _, item in sorted(dated, key=itemgetter(0))), *frame]
 
     def _frame(self, timing: TimingAggregator, run: RunState) -> Frame:
-        stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
+        # first: the training goes on meanwhile, and no iteration is older than its stage.
+        stage = run.stage
         timing.update()
         for capture in [each for each in self._captures if each.is_whole or self._closing.is_set()]:
             self._captures.remove(capture)
@@ -393,18 +444,24 @@ class EventRecorder:
             self.say(f"the trace cannot be written: {error.strerror}", "warn")
 
     def _iter_preface(self, news: Sequence[Record]) -> Iterator[Record]:
-        """Yield warnings of what is lost; in a log that replaces a removed one, the attempt's first record as well."""
+        """Yield warnings of what is lost; in a log that replaces a removed one,
+        the attempt's first record as well.
+        """
         if self._log.reopen_if_removed():
             if self._beginning is not None and self._beginning not in news:
                 yield self._beginning
             text = "the event log was removed while the run went on: what stood in it is lost"
             yield _warning(text, time.time(), *self._read_place())
         if self._lost:
-            text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
+            text = (
+                f"the event log could not be written ({self._why}): some {self._lost} records are"
+                " lost"
+            )
             yield _warning(text, time.time(), *self._read_place())
 
     def _read_scalars(self) -> tuple[list[Row], list[Record]]:
-        """Return the newly logged numbers, a row for each iteration and epoch; this waits for the device.
+        """Return the newly logged numbers, a row for each iteration and epoch; this waits for the
+        device.
 
         Messages name those that cannot be read, each once in a run.
         """
@@ -422,7 +479,9 @@ class EventRecorder:
                 rows.setdefault((it, ep), Row(t, it, ep, {})).v[name] = value
             elif name not in self._unread:
                 self._unread.add(name)
-                text = shorten_text(f'the logged number "{name}" cannot be read: {type(value).__name__}: {value}')
+                text = shorten_text(
+                    f'the logged number "{name}" cannot be read: {type(value).__name__}: {value}'
+                )
                 unread.append(_warning(text, t, it, ep))
         return [*rows.values()], unread
 
@@ -433,7 +492,10 @@ def _pack_rows(news: Iterable[Row | Record]) -> Iterator[Record]:
         items = [*group]
         rows = [item for item in items if isinstance(item, Row)]
         yield from (item for item in items if not isinstance(item, Row))
-        yield from (pack(rows[first : first + MAX_SCALAR_ROWS]) for first in range(0, len(rows), MAX_SCALAR_ROWS))
+        yield from (
+            pack(rows[first : first + MAX_SCALAR_ROWS])
+            for first in range(0, len(rows), MAX_SCALAR_ROWS)
+        )
 
 
 def _warning(text: str, t: float, it: int, ep: int) -> Record:
@@ -447,7 +509,8 @@ def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
 def _fetch_values(values: "list[float | torch.Tensor]") -> list[float | Exception]:
     """Return all values as numbers, with one copy off each device for all its tensors of a dtype.
 
-    A tensor that cannot be read becomes its exception; the others of its dtype are then read one by one.
+    A tensor that cannot be read becomes its exception; the others of its dtype are then read one by
+    one.
     """
     numbers: list[float | Exception] = [0.0] * len(values)
     alike: dict[tuple[Any, Any], list[int]] = {}

@@ -5,13 +5,15 @@ The training thread writes rows of numbers into preallocated memory (`RowBuffer`
 - the timeline: marks, each saying what the time since the mark before it was spent on;
 - firings of the readable dispatcher: binding, begin, duration;
 - firings of a point that the generated dispatcher calls: all its stamps in one row;
-- spans: when hooks had the training thread, so that their time can be taken out of the phase around them.
+- spans: when hooks had the training thread, so that their time can be taken out of the phase around
+  them.
 
-`TimingAggregator` takes them a few times a second. Only that thread writes the sums, so they need no lock either.
+`TimingAggregator` takes them a few times a second. Only that thread writes the sums, so they need
+no lock either.
 
-A GPU computes after the host has launched the work, so the stamps of the host show launches. In a sampled iteration
-each stamp records an event on the stream of the device, too (`DeviceClock`). The thread that computes the sums asks
-whether the events have passed, and never waits.
+A GPU computes after the host has launched the work, so the stamps of the host show launches. In a
+sampled iteration each stamp records an event on the stream of the device, too (`DeviceClock`). The
+thread that computes the sums asks whether the events have passed, and never waits.
 """
 
 from collections import Counter, deque
@@ -60,10 +62,11 @@ class RowChunk:
 
 
 class RowBuffer:
-    """Rows of `width` float64, which one thread appends and another one takes; `several` at most are put at once.
+    """Rows of `width` float64, which one thread appends and another one takes; `several` at most
+    are put at once.
 
-    A row is in place before `RowChunk.at` says so, and a chunk in the queue before it is written to: so a reader sees
-    whole rows, in order, whenever it looks.
+    A row is in place before `RowChunk.at` says so, and a chunk in the queue before it is written
+    to: so a reader sees whole rows, in order, whenever it looks.
     """
 
     def __init__(self, width: int, several: int = 1) -> None:
@@ -112,8 +115,9 @@ class RowBuffer:
 
 
 class Timeline:
-    """The marks of the training thread. `samples` counts the examples of the iterations done, `excluded_s` the seconds
-    outside of iterations."""
+    """The marks of the training thread. `samples` counts the examples of the iterations done,
+    `excluded_s` the seconds outside of iterations.
+    """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
@@ -128,7 +132,9 @@ class Timeline:
         if not self._excluded:
             self.rows.put(self.clock(), spent_on)
 
-    def iteration(self, data: float, forward: float, backward: float, optimizer: float, samples: int) -> None:
+    def iteration(
+        self, data: float, forward: float, backward: float, optimizer: float, samples: int
+    ) -> None:
         """Close a plain iteration, whose phases ended at these times, with one call."""
         rows = self.rows
         chunk = rows.chunk
@@ -163,7 +169,9 @@ class Timeline:
 
     @contextmanager
     def excluded(self, spent_on: float = NOBODY) -> Iterator[None]:
-        """Take this time out of all phases of training; hooks that fire are still booked to themselves."""
+        """Take this time out of all phases of training;
+        hooks that fire are still booked to themselves.
+        """
         began = perf_counter()
         self.mark(OTHER)
         self._excluded += 1
@@ -177,7 +185,9 @@ class Timeline:
 
 
 class DurationHistogram:
-    """The durations of one thing since the last frame, in ns: number, sum, last, longest, and a histogram."""
+    """The durations of one thing since the last frame, in ns: number, sum, last,
+    longest, and a histogram.
+    """
 
     __slots__ = ("_bins", "checks", "last", "longest", "n", "total")
 
@@ -201,13 +211,17 @@ class DurationHistogram:
         self._bins = self._bins + counts if len(self._bins) else counts
 
     def add_checks(self, ns: Array) -> None:
-        """Take the durations of checks of a trigger that have said no: they belong to the total, and are no calls."""
+        """Take the durations of checks of a trigger that have said no:
+        they belong to the total, and are no calls.
+        """
         more = int(ns.sum())
         self.total += more
         self.checks += more
 
     def take(self) -> list[Any] | None:
-        """Return [n, total, longest, last, bins], as in a frame, and begin anew; None when nothing has been added."""
+        """Return [n, total, longest, last, bins], as in a frame, and begin anew;
+        None when nothing has been added.
+        """
         if not (self.n or self.total):
             return None
         filled = self._bins.nonzero()[0]
@@ -225,19 +239,24 @@ def compute_bins(ns: Array) -> Array:
 
 
 class TimingAggregator:
-    """The cost of everything since the last frame: a cell for each binding, one for iterations, and ns of each phase.
+    """The cost of everything since the last frame: a cell for each binding, one for iterations, and
+    ns of each phase.
 
     Only the recorder's thread calls `update`.
     """
 
-    def __init__(self, bindings: int, timeline: Timeline, device: "DeviceTimingAggregator | None" = None) -> None:
+    def __init__(
+        self, bindings: int, timeline: Timeline, device: "DeviceTimingAggregator | None" = None
+    ) -> None:
         self.device = device
         self.cells = [DurationHistogram() for _ in range(bindings)]
         self.iterations = DurationHistogram()
         self.phases = dict.fromkeys(PHASES, 0)
         self.timeline = timeline
         self.firings = RowBuffer(4)
-        """From the readable dispatcher: binding, begin, seconds, and 1 (0 where its trigger has said no)."""
+        """From the readable dispatcher: binding, begin, seconds,
+        and 1 (0 where its trigger has said no).
+        """
         self.spans = RowBuffer(2)
         """Begin and end of the time that hooks of the readable dispatcher took."""
         self.points: list[tuple[tuple[int, ...], RowBuffer]] = []
@@ -254,7 +273,8 @@ class TimingAggregator:
         apart = list[Array]()
         device = self.device
         sampled = device.closed if device else 0
-        marks = self.timeline.rows.take()  # first: a span that belongs to one of them has been put before it
+        # first: a span that belongs to one of them has been put before it.
+        marks = self.timeline.rows.take()
         spans = [NO_SPANS]
         for bindings, rows in self.points:
             stamps = rows.take()
@@ -266,7 +286,9 @@ class TimingAggregator:
                 used = seconds[fired, column]
                 self.cells[binding].add(_convert_to_nanoseconds(used))
                 if self.keeps or device:  # looked up each time: a capture may begin meanwhile
-                    apart.append(np.column_stack((np.full(len(used), binding), stamps[fired, column], used)))
+                    apart.append(
+                        np.column_stack((np.full(len(used), binding), stamps[fired, column], used))
+                    )
             spans.append(stamps[:, [0, -1]])
         spans.append(self.spans.take())
         firings = self.firings.take()
@@ -279,7 +301,9 @@ class TimingAggregator:
             self.cells[binding].add_checks(durations[mine & ~fired])
         new = np.concatenate(spans)
         nested = firings[fired, :3]
-        timed = device.update(sampled, marks, new, np.concatenate([nested, *apart])) if device else ()
+        timed = (
+            device.update(sampled, marks, new, np.concatenate([nested, *apart])) if device else ()
+        )
         for keep in [*self.keeps]:
             keep(marks, apart, nested, timed)
         self._waiting = np.concatenate([self._waiting, new])
@@ -293,7 +317,9 @@ class TimingAggregator:
         later = self._waiting[:, 0] > times[-1]
         begins, until = self._waiting[~later].T
         self._waiting = self._waiting[later]
-        sums = sum_phases(times, spent_on, np.diff(times, prepend=self._mark), begins, until - begins)
+        sums = sum_phases(
+            times, spent_on, np.diff(times, prepend=self._mark), begins, until - begins
+        )
         self._mark = float(times[-1])
         for phase, seconds in zip(PHASES, sums.tolist(), strict=False):
             self.phases[phase] += max(round(seconds * 1e9), 0)
@@ -307,8 +333,8 @@ class TimingAggregator:
 def sum_phases(times: Array, spent_on: Array, lasted: Array, begins: Array, took: Array) -> Array:
     """Return the seconds of each kind of time, float64 (kinds,).
 
-    The time before each mark `lasted` so long. Spans of hooks that begin at `begins` took so long: that is the time of
-    hooks, and not of the phase around them.
+    The time before each mark `lasted` so long. Spans of hooks that begin at `begins` took so long:
+    that is the time of hooks, and not of the phase around them.
     """
     kinds = spent_on.astype(np.int64)
     count = int(COMMANDS) + 1
@@ -324,7 +350,9 @@ def _convert_to_nanoseconds(seconds: Array) -> Array:
 
 
 SAMPLE_SPACING = 2.5e-4
-"""Seconds between two sampled iterations for each event of the first; to record and ask it takes some microseconds."""
+"""Seconds between two sampled iterations for each event of the first;
+to record and ask it takes some microseconds.
+"""
 
 
 LAUNCH_BOUND_TOLERANCE = 0.25
@@ -332,8 +360,9 @@ LAUNCH_BOUND_TOLERANCE = 0.25
 
 
 Sample = list[tuple[float, "Event", bool]]
-"""The stamps of an iteration, in seconds of the host's clock; the event that each recorded; and whether the device had
-passed the event before by then."""
+"""The stamps of an iteration, in seconds of the host's clock; the event that each recorded; and
+whether the device had passed the event before by then.
+"""
 
 
 class DeviceClock:
@@ -392,7 +421,9 @@ class DeviceTimeline(Timeline):
         super().__init__(clock)
         self._device = clock
 
-    def iteration(self, data: float, forward: float, backward: float, optimizer: float, samples: int) -> None:
+    def iteration(
+        self, data: float, forward: float, backward: float, optimizer: float, samples: int
+    ) -> None:
         super().iteration(data, forward, backward, optimizer, samples)
         self._device.turn()
 
@@ -432,9 +463,11 @@ class DeviceTimingAggregator:
         return len(self.clock.sampled)
 
     def update(self, closed: int, marks: Array, spans: Array, fired: Array) -> list[Stamps]:
-        """Take what the host has stamped: marks, spans of hooks (begin, end), firings (binding, begin, seconds).
+        """Take what the host has stamped: marks, spans of hooks (begin, end), firings (binding,
+        begin, seconds).
 
-        The first `closed` of the sampled iterations had ended before. Returns the stamps of those that are booked.
+        The first `closed` of the sampled iterations had ended before. Returns the stamps of those
+        that are booked.
         """
         sampled = self.clock.sampled
         begun = self.clock.open
@@ -453,7 +486,9 @@ class DeviceTimingAggregator:
 
     def _iter_device_stamps(self, sample: Sample) -> Iterator[Stamps]:
         host = np.array([stamp for stamp, _, _ in sample])
-        gaps = np.array([first.elapsed_time(then) * 1e-3 for (_, first, _), (_, then, _) in pairwise(sample)])
+        gaps = np.array(
+            [first.elapsed_time(then) * 1e-3 for (_, first, _), (_, then, _) in pairwise(sample)]
+        )
         device = np.cumsum([0.0, *gaps])
 
         def compute_durations(begin: Array, end: Array) -> Array:
@@ -477,12 +512,19 @@ class DeviceTimingAggregator:
         )
         self._iters += 1
         self._ns += round(float(device[-1]) * 1e9)
-        # the device had nothing left to do but what was being launched, and took as long for it as the host
+        # the device had nothing left to do but what was being launched, and took as long for it as
+        # the host
         alike = np.abs(gaps - np.diff(host)) <= LAUNCH_BOUND_TOLERANCE * np.diff(host)
-        self._launch_bound += round(float(gaps[alike & [idle for _, _, idle in sample[1:]]].sum()) * 1e9)
-        self._phases.update({phase: max(round(s * 1e9), 0) for phase, s in zip(PHASES, sums.tolist(), strict=False)})
+        self._launch_bound += round(
+            float(gaps[alike & [idle for _, _, idle in sample[1:]]].sum()) * 1e9
+        )
+        self._phases.update(
+            {phase: max(round(s * 1e9), 0) for phase, s in zip(PHASES, sums.tolist(), strict=False)}
+        )
         took = compute_durations(fired[:, 1], fired[:, 1] + fired[:, 2]) * 1e9
-        for binding, ns in zip(fired[:, 0].astype(int).tolist(), took.round().astype(int).tolist(), strict=True):
+        for binding, ns in zip(
+            fired[:, 0].astype(int).tolist(), took.round().astype(int).tolist(), strict=True
+        ):
             entry = self._hooks.setdefault(binding, [0, 0])
             entry[0] += 1
             entry[1] += ns
@@ -494,7 +536,13 @@ class DeviceTimingAggregator:
             return None
         hooks = {str(binding): entry for binding, entry in self._hooks.items()}
         phases = dict(self._phases)
-        result = OnDevice(iters=self._iters, ns=self._ns, launch_bound=self._launch_bound, phases=phases, hooks=hooks)
+        result = OnDevice(
+            iters=self._iters,
+            ns=self._ns,
+            launch_bound=self._launch_bound,
+            phases=phases,
+            hooks=hooks,
+        )
         self._reset()
         return result
 
@@ -505,11 +553,15 @@ def _select_since(moment: float, kept: Array, more: Array, column: int) -> Array
 
 
 def on_host_clock(stamps: Sequence[Stamps]) -> Stamps:
-    """Return the stamps of traced iterations by the host, and when the device came to each, on the same clock.
+    """Return the stamps of traced iterations by the host, and when the device came to each, on the
+    same clock.
 
-    The clocks have no common zero. The device is taken to be as early as can be: no event passes before its record.
+    The clocks have no common zero. The device is taken to be as early as can be: no event passes
+    before its record.
     """
     host = np.concatenate([host for host, _ in stamps])
     starts = np.cumsum([0.0, *(device[-1] for _, device in stamps)])
-    device = np.concatenate([device + start for (_, device), start in zip(stamps, starts, strict=False)])
+    device = np.concatenate(
+        [device + start for (_, device), start in zip(stamps, starts, strict=False)]
+    )
     return host, device + (host - device).max()

@@ -1,6 +1,7 @@
 """The writers of a run: each runs in a thread of its own, fed by the recorder's thread.
 
-The training thread waits for no writer while it trains. Only the end of a run waits, and not for long.
+The training thread waits for no writer while it trains. Only the end of a run waits, and not for
+long.
 """
 
 import os
@@ -32,18 +33,24 @@ GAP_LAYOUT = struct.Struct("<QQq")
 
 
 class WriterProgress:
-    """How far a writer has come: `begun` calls may have reached it, and `safe` calls it has brought to their place.
+    """How far a writer has come: `begun` calls may have reached it, and `safe` calls it has brought
+    to their place.
 
-    Calls are numbered as in `EarlierLogs`. A file that is not there yet says that all of `calls` are safe. `gaps` are
-    calls that were never made: from one number up to another, those after an iteration, at which the run was resumed.
+    Calls are numbered as in `EarlierLogs`. A file that is not there yet says that all of `calls`
+    are safe. `gaps` are calls that were never made: from one number up to another, those after an
+    iteration, at which the run was resumed.
     """
 
     def __init__(self, path: Path, calls: int) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         kept = path.read_bytes()
-        self.begun, self.safe = CALLS_HEADER.unpack_from(kept) if len(kept) >= CALLS_HEADER.size else (calls, calls)
+        self.begun, self.safe = (
+            CALLS_HEADER.unpack_from(kept) if len(kept) >= CALLS_HEADER.size else (calls, calls)
+        )
         self.begun, self.safe = min(self.begun, calls), min(self.safe, calls)
-        self.gaps: list[tuple[int, int, int]] = list(GAP_LAYOUT.iter_unpack(kept[CALLS_HEADER.size :]))
+        self.gaps: list[tuple[int, int, int]] = list(
+            GAP_LAYOUT.iter_unpack(kept[CALLS_HEADER.size :])
+        )
 
     def save(self, *, begun: int | None = None, safe: int | None = None) -> None:
         """Write the numbers with one system call, which a kill cannot tear."""
@@ -52,18 +59,24 @@ class WriterProgress:
         os.pwrite(self._file, CALLS_HEADER.pack(self.begun, self.safe), 0)
 
     def leave_out(self, begin: int, end: int, iteration: int) -> None:
-        """Note that of the calls from `begin` up to `end` those after the iteration are never made."""
+        """Note that of the calls from `begin` up to `end` those
+        after the iteration are never made.
+        """
         if begin < end:
             if not self.gaps:
                 self.save()
             os.pwrite(
-                self._file, GAP_LAYOUT.pack(begin, end, iteration), CALLS_HEADER.size + GAP_LAYOUT.size * len(self.gaps)
+                self._file,
+                GAP_LAYOUT.pack(begin, end, iteration),
+                CALLS_HEADER.size + GAP_LAYOUT.size * len(self.gaps),
             )
             self.gaps.append((begin, end, iteration))
 
     def has_begun(self, number: int, iteration: int) -> bool:
         """Return whether a call of an iteration may have reached the writer."""
-        return number < self.begun and not any(begin <= number < end and iteration > at for begin, end, at in self.gaps)
+        return number < self.begun and not any(
+            begin <= number < end and iteration > at for begin, end, at in self.gaps
+        )
 
     def close(self) -> None:
         os.close(self._file)
@@ -74,7 +87,9 @@ Series = tuple[str, str]
 
 
 class WriterCall(NamedTuple):
-    """Something to write: the method of a writer, the series and the iteration that it is of, the arguments."""
+    """Something to write: the method of a writer,
+    the series and the iteration that it is of, the arguments.
+    """
 
     method: str
     series: Series
@@ -87,7 +102,9 @@ def iter_calls(record: Record, folder: Path) -> Iterator[WriterCall]:
     match record["k"]:
         case "scalars":
             for row in unpack(record):
-                yield from (_call("scalar", name, row._asdict(), value) for name, value in row.v.items())
+                yield from (
+                    _call("scalar", name, row._asdict(), value) for name, value in row.v.items()
+                )
         case "metrics":
             for name, value in record["v"].items():
                 yield _call("scalar", f"{record['split']}/{name}", record, value)
@@ -103,11 +120,18 @@ def iter_calls(record: Record, folder: Path) -> Iterator[WriterCall]:
 
 def _call(verb: str, name: str, record: Any, *what: Any) -> WriterCall:
     series = "image" if verb == "figure" else verb, name
-    return WriterCall(f"write_{verb}", series, record["it"], (name, *what, record["it"], record["ep"], record["t"]))
+    return WriterCall(
+        f"write_{verb}",
+        series,
+        record["it"],
+        (name, *what, record["it"], record["ep"], record["t"]),
+    )
 
 
 class LatestIteration:
-    """Keeps back the calls of an iteration until it is over: where a scalar is logged again, the last value stands."""
+    """Keeps back the calls of an iteration until it is over: where a scalar is logged again,
+    the last value stands.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[object, tuple[int, WriterCall]] = {}
@@ -124,7 +148,9 @@ class LatestIteration:
         return over
 
     def take_past_calls(self, iteration: int) -> list[tuple[int, WriterCall]]:
-        """Return the calls that were kept back, if the run has come to a later iteration; none twice."""
+        """Return the calls that were kept back, if the run has come to
+        a later iteration; none twice.
+        """
         if self._calls and iteration > self._iteration:
             return self.all()
         return []
@@ -139,8 +165,8 @@ class LatestIteration:
 class EarlierLogs:
     """The logs of earlier attempts at a run that resumes at `iteration`.
 
-    Calls have numbers, in the order of the event log; `calls` is how many there are. Logs after the checkpoint of a
-    later attempt are left out.
+    Calls have numbers, in the order of the event log; `calls` is how many there are. Logs after the
+    checkpoint of a later attempt are left out.
     """
 
     def __init__(self, run_dir: RunDir, iteration: int) -> None:
@@ -153,14 +179,24 @@ class EarlierLogs:
                 begins.append((self.calls, record.get("it", 0)))
             self.calls += sum(1 for _ in iter_calls(record, run_dir.path))
         begins.append((self.calls, iteration))
-        self._attempts = [(number, min(it for _, it in begins[k:])) for k, (number, _) in enumerate(begins)]
-        """The first call of each attempt, and the earliest iteration at which it or a later one has begun."""
+        self._attempts = [
+            (number, min(it for _, it in begins[k:])) for k, (number, _) in enumerate(begins)
+        ]
+        """The first call of each attempt, and the earliest iteration at
+        which it or a later one has begun.
+        """
 
     def iter_numbered_calls(self) -> Iterator[tuple[int, WriterCall]]:
-        """Yield every call with its number, but those that the same attempt has superseded in the same iteration."""
+        """Yield every call with its number, but those that the same attempt has
+        superseded in the same iteration.
+        """
         begins = {number for number, _ in self._attempts}
         latest = LatestIteration()
-        every = (call for record in self._iter_records() for call in iter_calls(record, self._run_dir.path))
+        every = (
+            call
+            for record in self._iter_records()
+            for call in iter_calls(record, self._run_dir.path)
+        )
         for number, call in islice(enumerate(every), self.calls):  # what follows this attempt logs
             if number in begins:
                 yield from latest.all()
@@ -184,7 +220,8 @@ class EarlierLogs:
     def _iter_records(self) -> Iterator[Record]:
         # Frames are most of a log, and are left out.
         log = TailReader[Record](
-            self._run_dir.events, lambda line: None if line.startswith(FRAME_START) else read_record(line)
+            self._run_dir.events,
+            lambda line: None if line.startswith(FRAME_START) else read_record(line),
         )
         log.grew = True
         while log.grew:
@@ -197,16 +234,19 @@ IN_A_ROW = 10
 """After so many calls in a row that have raised, a writer is switched off."""
 
 CONFIGURED, PROGRESS = "configured", "progress"
-"""Files in a writer's folder: an empty one which says that it has had the pipeline, and how far it has come."""
+"""Files in a writer's folder: an empty one which says that it has had the pipeline,
+and how far it has come.
+"""
 
 
 class WriterThread(Thread):
     """Makes the calls of one writer, whose `folder` is in the run directory.
 
-    An exception loses that call; it is reported. No step of a series is written twice, or after a later one: a resumed
-    run skips what it trains again and the writer has, and makes up from the event log for what a kill has lost. A
-    writer that has been added since is given all that is trained from here on. One whose folder `was_removed` is given
-    everything again, if it can forget.
+    An exception loses that call; it is reported. No step of a series is written twice, or after a
+    later one: a resumed run skips what it trains again and the writer has, and makes up from the
+    event log for what a kill has lost. A writer that has been added since is given all that is
+    trained from here on. One whose folder `was_removed` is given everything again, if it can
+    forget.
     """
 
     def __init__(
@@ -252,13 +292,17 @@ class WriterThread(Thread):
             return
         self._dropped += 1
         if self._dropped == 1:
-            self._recorder.say(f"{self._title} is slower than the run logs: values are dropped", "warn")
+            self._recorder.say(
+                f"{self._title} is slower than the run logs: values are dropped", "warn"
+            )
 
     def finish(self) -> None:
         self._queue.put(None)
 
     def describe_shortcomings(self) -> str:
-        """Return what was not written, or that the writer has not closed; nothing where all is well."""
+        """Return what was not written, or that the writer has not closed;
+        nothing where all is well.
+        """
         missing = self._given - self._done
         left = missing - self._failed - self._dropped
         rest = "left at the end"
@@ -292,13 +336,18 @@ class WriterThread(Thread):
                 self._flush_writer("flush", number + 1)
             if self._in_a_row >= IN_A_ROW:
                 self._off = True
-                self._recorder.say(f"{self._title} has raised {IN_A_ROW} times in a row: it is switched off", "warn")
+                self._recorder.say(
+                    f"{self._title} has raised {IN_A_ROW} times in a row: it is switched off",
+                    "warn",
+                )
                 break
         self._flush_writer("close", number + 1)
         self._progress.close()
 
     def _begin(self) -> None:
-        """Give the writer the pipeline, and all earlier calls where its folder was removed and it can forget."""
+        """Give the writer the pipeline, and all earlier calls where its folder
+        was removed and it can forget.
+        """
         if self._try("write_config", self.writer.write_config, self._config):
             with suppress(FileNotFoundError):  # it was removed again
                 self._configured.touch()
@@ -313,11 +362,16 @@ class WriterThread(Thread):
         self._progress.leave_out(0, self._first, -1)
 
     def _restore(self, history: EarlierLogs) -> None:
-        """Write again what the removed folder had, unless the writer may have it elsewhere and cannot forget it."""
+        """Write again what the removed folder had,
+        unless the writer may have it elsewhere and cannot forget it.
+        """
         removed = f"the folder of {self._title} was removed"
         if not self.writer.resume_at(0):
             self._leave_out_earlier_calls()
-            self._recorder.say(f"{removed}: what was logged before is not written again, as it cannot forget", "warn")
+            self._recorder.say(
+                f"{removed}: what was logged before is not written again, as it cannot forget",
+                "warn",
+            )
             return
         self._progress.save(begun=0, safe=0)
         self._resume(history)
@@ -338,7 +392,8 @@ class WriterThread(Thread):
             self._progress.save(safe=calls)
 
     def _resume(self, history: EarlierLogs) -> None:
-        """Let the writer forget what will be trained again, and as much of the rest as it may lack; write that again.
+        """Let the writer forget what will be trained again, and as much of the rest as it may lack;
+        write that again.
 
         One that cannot forget is given what it certainly lacks.
         """
@@ -352,7 +407,9 @@ class WriterThread(Thread):
             if number >= safe:
                 cut = max(min(cut, call.iteration - 1), 0)
         if cut < history.iteration:
-            forgotten = (number for number, call in history.iter_standing_calls() if call.iteration > cut)
+            forgotten = (
+                number for number, call in history.iter_standing_calls() if call.iteration > cut
+            )
             progress.save(safe=min(safe, next(forgotten, safe)))
         progress.leave_out(begun, history.calls, history.iteration)
         forgets = self.writer.resume_at(cut)
@@ -365,7 +422,9 @@ class WriterThread(Thread):
                 self._write(number, call)
             if self.hurried:
                 return
-        self._next |= {series: max(following, self._next.get(series, 0)) for series, following in stand.items()}
+        self._next |= {
+            series: max(following, self._next.get(series, 0)) for series, following in stand.items()
+        }
         progress.save(begun=history.calls)
         self._flush_writer("flush", history.calls)
 
@@ -380,23 +439,32 @@ class WriterThread(Thread):
         return written
 
     def _try(self, method: str, call: Callable[..., Any], *args: Any) -> bool:
-        """Make a call of the writer, and return whether it has raised nothing; report the first exception."""
+        """Make a call of the writer, and return whether it has raised nothing;
+        report the first exception.
+        """
         try:
             call(*args)
-        except BaseException as error:  # whatever a writer may raise: it is no reason to end the training
+        # Whatever a writer may raise: it is no reason to end the training.
+        except BaseException as error:
             if not self._reported:
                 self._reported = True
-                self._recorder.failure(make_showable(error, f"in {method} of {self._title}"), action="ignore")
+                self._recorder.failure(
+                    make_showable(error, f"in {method} of {self._title}"), action="ignore"
+                )
                 lost = ""
                 if len(args) > 1:
                     lost = ": that value is lost"
-                self._recorder.say(f"{self._title} raised in {method}{lost}; later errors are only counted", "warn")
+                self._recorder.say(
+                    f"{self._title} raised in {method}{lost}; later errors are only counted", "warn"
+                )
             return False
         return True
 
 
 GRACE, CLOSING = 10.0, 5.0
-"""Seconds that the end of a run waits for its writers to write what is left, and then for them to close."""
+"""Seconds that the end of a run waits for its writers to write what is left,
+and then for them to close.
+"""
 
 POLL_PERIOD_SECONDS = 0.1
 """Seconds between looks at signals, while the end of a run waits for its writers."""
@@ -411,10 +479,11 @@ def run_writers(
     recorder: EventRecorder,
     signals: SignalCollector,
 ) -> Iterator[Callable[[], None]]:
-    """Make the writers, each by its name in `makes`; from a call of what is yielded on they write what is recorded.
+    """Make the writers, each by its name in `makes`; from a call of what is yielded on they write
+    what is recorded.
 
-    `pipeline` is the recorded file, and the run begins at `iteration`. A signal ends the wait for the writers at the
-    end of the run, and has no other effect then.
+    `pipeline` is the recorded file, and the run begins at `iteration`. A signal ends the wait for
+    the writers at the end of the run, and has no other effect then.
     """
     if not makes:
         yield lambda: None
@@ -448,7 +517,11 @@ class RunWriters:
     """
 
     def __init__(
-        self, threads: Sequence[WriterThread], recorder: EventRecorder, folder: Path, first_number: int
+        self,
+        threads: Sequence[WriterThread],
+        recorder: EventRecorder,
+        folder: Path,
+        first_number: int,
     ) -> None:
         self._threads = threads
         self._recorder = recorder
@@ -520,16 +593,24 @@ def _make_threads(
             folder = run_dir.writers / name
             was_removed = name in earlier and not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
-            writer = make({"dir": folder, "run_name": run_dir.path.parent.name, "run_id": run_dir.id})
+            writer = make(
+                {"dir": folder, "run_name": run_dir.path.parent.name, "run_id": run_dir.id}
+            )
             opened.callback(writer.close)
-            thread = WriterThread(name, writer, config, folder, recorder, history, was_removed=was_removed)
+            thread = WriterThread(
+                name, writer, config, folder, recorder, history, was_removed=was_removed
+            )
             threads.append(thread)
         opened.pop_all()
     return threads
 
 
-def _join(threads: Sequence[WriterThread], seconds: float, is_cut_short: Callable[[], bool]) -> None:
-    """Wait until all threads have ended, at most so many seconds, or until the wait is cut short."""
+def _join(
+    threads: Sequence[WriterThread], seconds: float, is_cut_short: Callable[[], bool]
+) -> None:
+    """Wait until all threads have ended, at most so many seconds,
+    or until the wait is cut short.
+    """
     deadline = time.monotonic() + seconds
     for thread in threads:
         while thread.is_alive() and time.monotonic() < deadline and not is_cut_short():

@@ -19,19 +19,25 @@ from hookflow.runner.process.signals import Rewind, StopReason
 from hookflow.runner.state.checkpoint_manager import CheckpointManager
 
 CHANGING_COMMANDS = ("off", "on", "set")
-"""The commands that are answered once a checkpoint has them: a resumed run follows whatever has been answered."""
+"""The commands that are answered once a checkpoint has them:
+a resumed run follows whatever has been answered.
+"""
 
 ALWAYS_FIRED_POINTS = (
     *("before_run", "before_train", "after_load_checkpoint"),
     *("before_save_checkpoint", "after_copy_checkpoint", "after_run"),
 )
-"""The points at which a hook that a command has switched off still fires: there it sets up, saves and loads its state,
-so that it can be switched on again, also in a resumed run."""
+"""The points at which a hook that a command has switched off still fires: there it sets up, saves
+and loads its state, so that it can be switched on again, also in a resumed run.
+"""
 
 
 @dataclass
 class CommandHandler:
-    """Executes commands. The loop reads what they leave: `paused`, `stop`, `rewind`, and `validation_due`."""
+    """Executes commands.
+
+    The loop reads what they leave: `paused`, `stop`, `rewind`, and `validation_due`.
+    """
 
     context: RunContext
     checkpoints: CheckpointManager
@@ -69,11 +75,16 @@ class CommandHandler:
         return self.paused and not leaves and self.state.iter >= self._steps_until
 
     def execute(self, command: CommandRecord) -> bool:
-        """Execute a command, or refuse it; return whether the state is to be saved before `answer` is called."""
+        """Execute a command, or refuse it; return whether the state is to be
+        saved before `answer` is called.
+        """
         name = command["cmd"]
         args = command["args"]
         note = ""
-        refused = find_command_problem(name, args, self.context.plan.settable) or "the training is over" * self.over
+        refused = (
+            find_command_problem(name, args, self.context.plan.settable)
+            or "the training is over" * self.over
+        )
         if not refused:
             try:
                 note = self._handlers[name](*args) or ""
@@ -89,7 +100,11 @@ class CommandHandler:
 
     def answer(self) -> None:
         """Record what has become of the commands, but for a validation that is still due."""
-        waiting = [answer for answer in self._answers if self.validation_due and answer["cmd"] == "validate"]
+        waiting = [
+            answer
+            for answer in self._answers
+            if self.validation_due and answer["cmd"] == "validate"
+        ]
         for answer in self._answers:
             if answer not in waiting:
                 self.context.log.put("ack", **answer)
@@ -119,19 +134,26 @@ class CommandHandler:
 
     def _trace(self, iters: str = str(DEFAULT_TRACED_ITERATIONS)) -> str:
         done = self.state.iter
-        _require(done >= self._traced_until, f"iterations up to {self._traced_until} are being traced")
+        _require(
+            done >= self._traced_until, f"iterations up to {self._traced_until} are being traced"
+        )
         self._traced_until = done + int(iters)
         log = self.context.log
         ranks = self.context.parts.ranks
         background = self.context.engine.offloaded
-        log.trace(TraceCapture(self.context.plan, done + 1, int(iters), perf_counter(), ranks.rank, background))
+        log.trace(
+            TraceCapture(
+                self.context.plan, done + 1, int(iters), perf_counter(), ranks.rank, background
+            )
+        )
         return f"iterations {done + 1} to {self._traced_until}"
 
     def _switch_hook_off(self, hook: str) -> None:
         disabled = self.context.engine.dispatcher.disabled
         _require(hook not in disabled, f"{hook} is switched off already")
         self.context.engine.switch(
-            hook, DisabledReason(f"by a command at iteration {self.state.iter}", ALWAYS_FIRED_POINTS)
+            hook,
+            DisabledReason(f"by a command at iteration {self.state.iter}", ALWAYS_FIRED_POINTS),
         )
 
     def _switch_hook_on(self, hook: str) -> None:
@@ -145,7 +167,9 @@ class CommandHandler:
     def _rewind(self, name: str = "") -> str:
         is_attached = self.context.parts.is_attached
         _require(
-            not is_attached, "the loop of this run is its program's own, which cannot go back: stop it and resume it"
+            not is_attached,
+            "the loop of this run is its program's own, which cannot go back: stop it and"
+            " resume it",
         )
         self.checkpoints.report()  # what is being written is there then
         consensus = self.context.consensus
@@ -156,15 +180,23 @@ class CommandHandler:
         return str(self.rewind)
 
     def _find(self, name: str) -> Path | str:
-        """Return the checkpoint of a name, or of its directory's name; or why the run cannot go back to it."""
+        """Return the checkpoint of a name, or of its directory's name;
+        or why the run cannot go back to it.
+        """
         paths = {path.name: path for path in self.store.all()}
         if not paths:
             return "there is no checkpoint yet"
         path = (paths | self.store.names()).get(name or next(iter(paths)))
         if path is None:
-            return f"there is no checkpoint {name}; {nearest_or_all(name, [*self.store.names(), *paths])}"
+            return (
+                f"there is no checkpoint {name};"
+                f" {nearest_or_all(name, [*self.store.names(), *paths])}"
+            )
         if is_weights_only(path):
-            return f"checkpoint {path.name} has no state of the optimizers, so a run cannot go back to it: fork it"
+            return (
+                f"checkpoint {path.name} has no state of the optimizers, so a run cannot go back to"
+                " it: fork it"
+            )
         wrong_with = find_damage(path)
         if wrong_with:
             return f"checkpoint {path.name} cannot be used ({wrong_with})"

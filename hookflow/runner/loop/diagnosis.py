@@ -1,4 +1,6 @@
-"""The diagnosis of a loss that is not finite: which weights, inputs, modules and hooks it comes from."""
+"""The diagnosis of a loss that is not finite: which weights, inputs,
+modules and hooks it comes from.
+"""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -28,9 +30,11 @@ Step = Callable[[Any, Any], dict[str, Any]]
 
 @dataclass
 class LossDiagnosis:
-    """Looks for the cause of a loss of `batch` (None where that is gone); `step` is the task's in the run's precision.
+    """Looks for the cause of a loss of `batch` (None where that is gone); `step` is the task's in
+    the run's precision.
 
-    The model is not called again over several ranks, nor in a task that steps its optimizers itself.
+    The model is not called again over several ranks, nor in a task that steps its optimizers
+    itself.
     """
 
     parts: RunComponents
@@ -43,13 +47,22 @@ class LossDiagnosis:
     def __post_init__(self) -> None:
         self.silent = copy.copy(self.run)
         """A run for the passes of the diagnosis: it logs nothing, and grants no request."""
-        vars(self.silent).update(dict.fromkeys(("_log", "_media", "_scalars", "_requests"), SilentRecorder()))
+        vars(self.silent).update(
+            dict.fromkeys(("_log", "_media", "_scalars", "_requests"), SilentRecorder())
+        )
 
     def sentences(self) -> Iterator[str]:
-        """Yield what is found, and where the batch is saved. A part that raises becomes a sentence."""
+        """Yield what is found, and where the batch is saved.
+
+        A part that raises becomes a sentence.
+        """
         looks: list[Callable[[], Iterator[str]]] = [self._parameters]
         if self.batch is None:
-            looks.append(lambda: iter(["The batch is not saved: the device reported the loss after a later batch."]))
+            looks.append(
+                lambda: iter(
+                    ["The batch is not saved: the device reported the loss after a later batch."]
+                )
+            )
         else:
             looks += [self._inputs, self._save_batch]
             if not self.parts.strategy.several and not steps_itself(self.parts.task):
@@ -64,12 +77,20 @@ class LossDiagnosis:
         yield from _not_finite("Parameters that are", dict(self.parts.model.named_parameters()))
 
     def _inputs(self) -> Iterator[str]:
-        """Name the inputs that are not finite, and the hooks that have had the batch before the model."""
-        leaves = {f"batch{keystr(path)}": leaf for path, leaf in tree_flatten_with_path(self.batch)[0]}
+        """Name the inputs that are not finite, and the hooks that have
+        had the batch before the model.
+        """
+        leaves = {
+            f"batch{keystr(path)}": leaf for path, leaf in tree_flatten_with_path(self.batch)[0]
+        }
         complaints = [*_not_finite("Input that is", leaves)]
         yield from complaints
         bindings = self.engine.plan.at("before_train_iter")
-        hooks = [binding.hook for binding in bindings if "batch" in (*binding.takes, *binding.reads, *binding.writes)]
+        hooks = [
+            binding.hook
+            for binding in bindings
+            if "batch" in (*binding.takes, *binding.reads, *binding.writes)
+        ]
         if complaints and hooks:
             yield f"Hooks that had this batch before the model: {first_few(hooks)}."
 
@@ -79,12 +100,15 @@ class LossDiagnosis:
         if rank:
             suffix = f"-rank{rank}"
         path = Path(self.run.dir) / f"nonfinite-batch-it{self.state.iter + 1}{suffix}.pt"
-        in_memory = tree_map(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, self.batch)
+        in_memory = tree_map(
+            lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, self.batch
+        )
         torch.save(in_memory, path)
         yield f"The batch is saved as {path.name} in the run directory."
 
     def _check_another_pass(self) -> Iterator[str]:
-        """Name the first module whose output is not finite, and the parameters whose gradients are not.
+        """Name the first module whose output is not finite, and the parameters whose gradients are
+        not.
 
         Where all is finite, name the first hook that changes that.
         """
@@ -94,7 +118,9 @@ class LossDiagnosis:
             loss, broken = self._forward()
             with ExitStack() as hooks:
                 for name, parameter in trained.items():
-                    hooks.callback(parameter.register_hook(partial(_add_if_not_finite, bad, name)).remove)
+                    hooks.callback(
+                        parameter.register_hook(partial(_add_if_not_finite, bad, name)).remove
+                    )
                 torch.autograd.grad(loss, [*trained.values()], allow_unused=True)
         if broken:
             yield f"First module with an output that is not finite: {_format_module(*broken[0])}."
@@ -118,10 +144,15 @@ class LossDiagnosis:
         if cause is not None:
             yield f"Without hooks a second forward pass of the batch gives a finite loss. {cause}"
         else:
-            yield "A second forward pass of the batch gave a finite loss, with hooks too: its random numbers differ."
+            yield (
+                "A second forward pass of the batch gave a finite loss, with hooks too: its random"
+                " numbers differ."
+            )
 
     def _first_hook_to_break(self, outputs: dict[str, Any]) -> str | None:
-        """Fire the hooks between the forward and the backward pass; return the first that spoils the loss, in words."""
+        """Fire the hooks between the forward and the backward pass;
+        return the first that spoils the loss, in words.
+        """
         for point in BEFORE_THE_GRADIENTS:
             for firing in self.engine.firings(point):
                 binding = firing.binding
@@ -129,26 +160,36 @@ class LossDiagnosis:
                     continue
                 firing.call((self.silent, self.batch, self.state.batch_idx, outputs))
                 if not _is_finite(outputs["loss"]):
-                    return f'The hook "{binding.hook}" turns it into one that is not finite, at {point}.'
+                    return (
+                        f'The hook "{binding.hook}" turns it into one that is not finite, at'
+                        f" {point}."
+                    )
         return None
 
     def _find_hooks_at(self, name: str, module: torch.nn.Module) -> str:
         """Return the hooks inside the network at the module whose output they make not finite."""
         inside: list[Binding] = [
-            binding for binding in self.engine.plan.bindings if name in self.parts.picked.get(binding.id, {})
+            binding
+            for binding in self.engine.plan.bindings
+            if name in self.parts.picked.get(binding.id, {})
         ]
         hooks = list(dict.fromkeys(f'"{binding.hook}"' for binding in inside))
         among = ""
         if hooks:
             among = f" The hooks there: {first_few(hooks)}."
-        return f"With the hooks inside the network the output of {_format_module(name, module)} is not finite.{among}"
+        return (
+            f"With the hooks inside the network the output of {_format_module(name, module)} is not"
+            f" finite.{among}"
+        )
 
     def _forward(self) -> tuple[Tensor, list[tuple[str, torch.nn.Module]]]:
         outputs, broken = self._compute_outputs()
         return outputs["loss"], broken
 
     def _compute_outputs(self) -> tuple[dict[str, Any], list[tuple[str, torch.nn.Module]]]:
-        """Return the outputs of the task for the batch, and the modules with outputs that are not finite, in order."""
+        """Return the outputs of the task for the batch,
+        and the modules with outputs that are not finite, in order.
+        """
         broken: list[tuple[str, torch.nn.Module]] = []
         with ExitStack() as hooks:
             for name, module in self.parts.model.named_modules():
@@ -159,14 +200,21 @@ class LossDiagnosis:
 
     @contextmanager
     def _enter_stage(self, stage: Any) -> Iterator[None]:
-        """Let the model be called again in a stage; buffers and random generators are as before afterwards."""
+        """Let the model be called again in a stage;
+        buffers and random generators are as before afterwards.
+        """
         dispatcher = self.engine.dispatcher
-        eager = torch.compiler.set_stance("force_eager")  # a compiled module does not call new hooks
+        # A compiled module does not call new hooks.
+        eager = torch.compiler.set_stance("force_eager")
         before = self.state.stage, dispatcher.run
         self.state.stage = stage
         dispatcher.run = self.silent
         try:
-            with restore_afterwards(self.parts.model, self.parts.device), eager, torch.enable_grad():
+            with (
+                restore_afterwards(self.parts.model, self.parts.device),
+                eager,
+                torch.enable_grad(),
+            ):
                 yield
         finally:
             self.state.stage, dispatcher.run = before
@@ -174,7 +222,9 @@ class LossDiagnosis:
     @contextmanager
     def _same_weights(self) -> Iterator[None]:
         """Restore the weights afterwards: a hook may change them."""
-        weights = [(parameter, parameter.detach().clone()) for parameter in self.parts.model.parameters()]
+        weights = [
+            (parameter, parameter.detach().clone()) for parameter in self.parts.model.parameters()
+        ]
         try:
             yield
         finally:

@@ -1,4 +1,6 @@
-"""Validations: when they are due, and one pass over the data with means of the outputs and metrics of hooks."""
+"""Validations: when they are due, and one pass over the data with means of
+the outputs and metrics of hooks.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,25 @@ from hookflow.runner.device.random_state import RNGStream, derive_seed, restore_
 from hookflow.runner.iteration.context import RunContext
 from hookflow.runner.iteration.requests import SKIP_MARKER
 from hookflow.runner.logging.timing import VALIDATION
-from hookflow.runner.model.task import as_number, check_outputs, find_evaluation, scalar, single_numbers
+from hookflow.runner.model.task import (
+    as_number,
+    check_outputs,
+    find_evaluation,
+    scalar,
+    single_numbers,
+)
 from hookflow.runner.process.signals import WorkerHangError
 from hookflow.runner.process.state import MetricDict, RunState
 
 Sums = Mapping[str, tuple[float, float]]
-"""By name: the sum, and the weight (examples or batches, if the task does not say it) that it is of."""
+"""By name: the sum, and the weight (examples or batches,
+if the task does not say it) that it is of.
+"""
 
 
 class WeightedMeans:
-    """The mean of each number over the weights of a pass; over its batches, where neither weights nor sizes are known.
+    """The mean of each number over the weights of a pass; over its batches, where neither weights
+    nor sizes are known.
 
     The sums stay on the device until the end. `exact` says that every weight will be known.
     """
@@ -48,7 +59,9 @@ class WeightedMeans:
         self._over_batches = defaultdict[str, WeightedSum](WeightedSum)
 
     def add(self, numbers: Mapping[str, Any], weight: Weight | None) -> None:
-        """Take in the numbers of a batch, each of which is a mean over its `weight`; None if that is unknown."""
+        """Take in the numbers of a batch, each of which is a mean over its `weight`;
+        None if that is unknown.
+        """
         self._known = self._known and weight is not None
         for name, value in numbers.items():
             if weight is not None:
@@ -57,12 +70,16 @@ class WeightedMeans:
                 self._over_batches[name].add(value, 1)
 
     def over_ranks(self, gather: Callable[[Sums], list[Sums]]) -> dict[str, float]:
-        """Return the means over what all ranks have taken in: on all of them the same, to the bit."""
+        """Return the means over what all ranks have taken in:
+        on all of them the same, to the bit.
+        """
         if self._known or self._exact:
             sums = self._over_weights
         else:
             sums = self._over_batches
-        shares = gather({name: (float(item.total), float(item.weight)) for name, item in sums.items()})
+        shares = gather(
+            {name: (float(item.total), float(item.weight)) for name, item in sums.items()}
+        )
         means = {}
         for name in dict.fromkeys(chain(*shares)):
             totals, weights = zip(*(share[name] for share in shares if name in share), strict=True)
@@ -124,11 +141,12 @@ class EvaluationLoop:
 
     @torch.no_grad()
     def __call__(self, split: Literal["val", "test"], sets: Sequence[str] | None = None) -> bool:
-        """Walk over the data of a split once, without gradients, and leave the metrics in `RunState.metrics`.
+        """Walk over the data of a split once, without gradients, and leave the metrics in
+        `RunState.metrics`.
 
-        With several sets it walks over those in `sets`, or over all, one after another; the names of their metrics
-        begin with that of the set. Return False when a signal has cut the walk short: then no metrics are there, and no
-        `after_X` fires.
+        With several sets it walks over those in `sets`, or over all, one after another; the names
+        of their metrics begin with that of the set. Return False when a signal has cut the walk
+        short: then no metrics are there, and no `after_X` fires.
         """
         state = self.state
         fire = self.engine.fire
@@ -139,7 +157,11 @@ class EvaluationLoop:
         every: dict[str, float] = {}
         latest = state.metrics, state.metrics_at
         modes = self.context.optimizer_modes
-        with self.context.timeline.excluded(VALIDATION), state.during(split), modes.evaluating() as point:
+        with (
+            self.context.timeline.excluded(VALIDATION),
+            state.during(split),
+            modes.evaluating() as point,
+        ):
             fire(f"before_{split}")
             with enter_evaluation(self.parts.model):
                 for name in sets or sets_of(split, self.parts.data):
@@ -153,7 +175,9 @@ class EvaluationLoop:
                     every |= {in_set(name, metric): value for metric, value in metrics.items()}
                 else:
                     every = self._fire_over_sets(split, every)
-                    self.context.log.put("metrics", split=split, v=every, seconds=time.perf_counter() - began)
+                    self.context.log.put(
+                        "metrics", split=split, v=every, seconds=time.perf_counter() - began
+                    )
         state.split = "train"
         state.batch_idx = batch_idx
         state.batches = batches
@@ -170,7 +194,11 @@ class EvaluationLoop:
         state.metrics = metrics
         self.engine.fire(f"after_{split}", metrics)
         result = dict(metrics)
-        if any(is_metric_slot(slot) for binding in self.engine.plan.at(f"after_{split}") for slot in binding.writes):
+        if any(
+            is_metric_slot(slot)
+            for binding in self.engine.plan.at(f"after_{split}")
+            for slot in binding.writes
+        ):
             result = self.broadcast_metrics(result)
         for text, formula in self._formulas.items():
             value = formula(lambda name: result.get(name.removeprefix(METRIC_PREFIX)))
@@ -180,7 +208,9 @@ class EvaluationLoop:
         return result
 
     def seeded(self, name: str) -> AbstractContextManager[None]:
-        """Seed the random generators for a pass over a set at this iteration, and restore the training's afterwards."""
+        """Seed the random generators for a pass over a set at this iteration,
+        and restore the training's afterwards.
+        """
         place = crc32(name.encode()), self.state.iter, self.parts.data_ranks.rank
         seed = derive_seed(self.parts.section.seed, RNGStream.EVALUATION, *place)
         return restore_generators(self.parts.device, seed)
@@ -199,13 +229,16 @@ class EvaluationLoop:
             state.metrics = metrics
             state.metrics_at = state.iter
             self.engine.fire(f"after_{split}_epoch", metrics)
-            result = {name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()}
+            result = {
+                name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()
+            }
             if own or self.engine.plan.at(f"after_{split}_epoch"):
                 return self.broadcast_metrics(result)
             return result
 
     def broadcast_metrics(self, own: dict[str, float]) -> dict[str, float]:
-        """Return the metrics of rank 0, by which all ranks decide, and warn once of each that other ranks have too.
+        """Return the metrics of rank 0, by which all ranks decide, and warn once of each that other
+        ranks have too.
 
         Nothing is wrong with a metric that has one value, or that rank 0 alone makes.
         """
@@ -215,14 +248,17 @@ class EvaluationLoop:
             if name not in self._told and {*values[1:]} - {values[0], "none"}:
                 self._told.add(name)
                 self.context.log.say(
-                    f'the ranks have different values of the metric "{name}": {first_few(values)}; that of rank 0 '
-                    "counts on all. A hook combines them with run.sum, run.mean or torch.distributed.all_reduce",
+                    f'the ranks have different values of the metric "{name}": {first_few(values)};'
+                    " that of rank 0 counts on all. A hook combines them with run.sum, run.mean or"
+                    " torch.distributed.all_reduce",
                     "warn",
                 )
         return every[0]
 
     def _compute_means(self, split: str) -> dict[str, float] | None:
-        """Evaluate every batch; return the means over the weights of all ranks, or None when a signal has come."""
+        """Evaluate every batch; return the means over the weights of all ranks,
+        or None when a signal has come.
+        """
         weigh = self.context.weigh
         means = WeightedMeans(weigh is not None or self.context.sizes[self.state.split].exact)
         after_iter = self.engine.call(f"after_{split}_iter")
@@ -244,7 +280,9 @@ class EvaluationLoop:
         return means.over_ranks(self.context.consensus.all_gather_object)
 
     def _batches(self, *points: str) -> Iterator[tuple[int, Any]]:
-        """Yield each batch of the current set with its index, as the hooks at these points leave it."""
+        """Yield each batch of the current set with its index,
+        as the hooks at these points leave it.
+        """
         state = self.state
         sizes = self.context.sizes[state.split]
         data = self.parts.data[state.split]
@@ -263,11 +301,13 @@ class EvaluationLoop:
 
     @torch.no_grad()
     def predict(self, name: str, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
-        """Return what `predict` gives for a set of data: a row for each example, by name, in the memory of the host.
+        """Return what `predict` gives for a set of data: a row for each example, by name, in the
+        memory of the host.
 
-        Where the source knows the indices of its examples in the dataset, they are a column `index`, unless the
-        prediction has one. There may be no targets, so the points of the split that offer outputs or metrics do not
-        fire; those before them do. A hook at `after_predict_iter` may add columns.
+        Where the source knows the indices of its examples in the dataset, they are a column
+        `index`, unless the prediction has one. There may be no targets, so the points of the split
+        that offer outputs or metrics do not fire; those before them do. A hook at
+        `after_predict_iter` may add columns.
         """
         from hookflow.hooks.builtin.predict import Predictions  # which no training needs
 
@@ -290,7 +330,10 @@ class EvaluationLoop:
                 for index, batch in self._batches(f"before_{split}_iter", "before_predict_iter"):
                     predicted = predict(self.run, batch)
                     if isinstance(predicted, Mapping):
-                        predicted = {**({} if indices is None else {"index": indices[index]}), **predicted}
+                        predicted = {
+                            **({} if indices is None else {"index": indices[index]}),
+                            **predicted,
+                        }
                         fire("after_predict_iter", batch, index, predicted)
                     rows.add(predicted)
                     self.engine.leave(inside)
@@ -301,13 +344,16 @@ class EvaluationLoop:
 
 
 class ValSchedule:
-    """Says when a validation on one set of data is due. It has no state but the counters of the run.
+    """Says when a validation on one set of data is due. It has no state but the counters of the
+    run.
 
-    An amount of time is over so long after `start` or the end of the latest validation; then `request` is called, by a
-    thread of its own.
+    An amount of time is over so long after `start` or the end of the latest validation; then
+    `request` is called, by a thread of its own.
     """
 
-    def __init__(self, name: str, every: Interval, state: RunState, request: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, every: Interval, state: RunState, request: Callable[[], None]
+    ) -> None:
         self._name = name
         self._every = every
         self._state = state
@@ -319,21 +365,26 @@ class ValSchedule:
             self._measure = Measure.of_interval(every, state.epoch_lengths)
 
     def next_iteration(self) -> float:
-        """Return the iteration after which the next validation is due by count; infinity if none is."""
+        """Return the iteration after which the next validation is due by count;
+        infinity if none is.
+        """
         measure = self._measure
         if measure:
             return measure.compute_reached_count(measure.multiple(self._state.iter) + 1)
         return float("inf")
 
     def due(self, *, epoch_done: bool) -> bool:
-        """Return whether a validation is due after this iteration, or after this epoch; never twice in a place.
+        """Return whether a validation is due after this iteration, or after this epoch; never twice
+        in a place.
 
         A part of an epoch that ends with the epoch is due after the epoch.
         """
         state = self._state
         every = self._every
         measure = self._measure
-        entered = measure is not None and measure.multiple(state.iter) != measure.multiple(state.iter - 1)
+        entered = measure is not None and measure.multiple(state.iter) != measure.multiple(
+            state.iter - 1
+        )
         if every.unit == "it" and not epoch_done:
             return entered or state.finished
         if every.unit == "ep" and epoch_done:

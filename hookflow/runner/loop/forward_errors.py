@@ -1,6 +1,8 @@
-"""The user's code in an exception of a forward pass: the line, the layer and what it was given, the batch.
+"""The user's code in an exception of a forward pass: the line, the layer and what it was given, the
+batch.
 
-Everything is read from the frames that the exception has come through, so a training that raises none pays nothing.
+Everything is read from the frames that the exception has come through, so a training that raises
+none pays nothing.
 """
 
 import inspect
@@ -31,12 +33,17 @@ SIZE_ATTRIBUTES = (
 """The attributes by which layers of PyTorch say how many numbers they take and give."""
 
 
-def note_forward_error(error: BaseException, model: nn.Module, task: Any, train_sets: Sequence[str]) -> None:
-    """Note on an exception of a forward pass which layer has raised it; one of hookflow's own says enough.
+def note_forward_error(
+    error: BaseException, model: nn.Module, task: Any, train_sets: Sequence[str]
+) -> None:
+    """Note on an exception of a forward pass which layer has raised it; one of hookflow's own says
+    enough.
 
-    `train_sets` are the names of several training sets, for which the task may have steps of their own.
+    `train_sets` are the names of several training sets, for which the task may have steps of their
+    own.
 
-    It must come before the frames of the traceback are cleared. An error here leaves the exception as it is.
+    It must come before the frames of the traceback are cleared. An error here leaves the exception
+    as it is.
     """
     if not isinstance(error, Exception) or isinstance(error, DiagnosisError):
         return
@@ -51,7 +58,9 @@ def note_forward_error(error: BaseException, model: nn.Module, task: Any, train_
 def _describe_forward(
     frames: list[tuple[FrameType, int]], model: nn.Module, batch_parameters: Mapping[CodeType, str]
 ) -> Iterator[str]:
-    """Yield a line on the innermost layer of the traceback, and one on the batch, as far as they are there."""
+    """Yield a line on the innermost layer of the traceback, and one on the batch,
+    as far as they are there.
+    """
     call = _find_innermost_call(frames)
     if call is not None:
         given = call.f_locals.get("args", ()), call.f_locals.get("kwargs", {})
@@ -84,7 +93,9 @@ def _find_innermost_own_line(frames: list[tuple[FrameType, int]]) -> str:
 
 
 def _name_layer(layer: nn.Module, model: nn.Module) -> str:
-    """Return the name of a layer in the model with its class and sizes: layer body.0 (Linear 3→2)."""
+    """Return the name of a layer in the model with its class and sizes:
+    layer body.0 (Linear 3→2).
+    """
     described = type(layer).__name__
     for taken, returned in SIZE_ATTRIBUTES:
         if hasattr(layer, taken) and hasattr(layer, returned):
@@ -113,7 +124,9 @@ def _shape_of(leaf: Any) -> str:
 
 
 def _batch_of(frames: list[tuple[FrameType, int]], batch_parameters: Mapping[CodeType, str]) -> Any:
-    """Return the batch that a method of the task was called with; _NO_BATCH where none is in the traceback."""
+    """Return the batch that a method of the task was called with;
+    _NO_BATCH where none is in the traceback.
+    """
     for frame, _ in frames:
         name = batch_parameters.get(frame.f_code)
         if name is not None:
@@ -122,7 +135,9 @@ def _batch_of(frames: list[tuple[FrameType, int]], batch_parameters: Mapping[Cod
 
 
 def _batch_parameters(task: Any, methods: Sequence[str]) -> Iterator[tuple[CodeType, str]]:
-    """Yield the code of each method of a task with the name of its parameter for the batch: the second one."""
+    """Yield the code of each method of a task with the name of its parameter
+    for the batch: the second one.
+    """
     for method in methods:
         function = getattr(task, method, None)
         while isinstance(function, partial):  # a function with the arguments of the file

@@ -1,4 +1,6 @@
-"""The training loop, as `hookflow.graph.points` draws it: epochs of iterations, with validations between them."""
+"""The training loop, as `hookflow.graph.points` draws it: epochs of iterations,
+with validations between them.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +11,15 @@ from typing import Any
 
 from hookflow.events.records import CommandRecord, Status
 from hookflow.runner.data.batches import call_before_each, sets_of
-from hookflow.runner.distributed.consensus import END_EPOCH, REPORT_SAVE, RUN_COMMANDS, SAVE, STOP, THROTTLE, VALIDATE
+from hookflow.runner.distributed.consensus import (
+    END_EPOCH,
+    REPORT_SAVE,
+    RUN_COMMANDS,
+    SAVE,
+    STOP,
+    THROTTLE,
+    VALIDATE,
+)
 from hookflow.runner.iteration.context import RunContext
 from hookflow.runner.iteration.iteration import Iterate, too_few
 from hookflow.runner.iteration.update import OptimizerUpdate
@@ -24,7 +34,10 @@ from hookflow.runner.state.checkpoint_manager import CheckpointManager
 from hookflow.runner.state.iteration_start import IterationStart, RecordingRate, recording_rate
 
 STOP_PRIORITY = ("finished", "stopped", "interrupted", "failed")
-"""The ways for a run to end. Where there are several reasons for it, the gravest counts, and of two the earlier."""
+"""The ways for a run to end.
+
+Where there are several reasons for it, the gravest counts, and of two the earlier.
+"""
 
 POLL_PERIOD_SECONDS = 0.05
 """Seconds between looks for what ends a pause."""
@@ -32,7 +45,10 @@ POLL_PERIOD_SECONDS = 0.05
 
 @dataclass
 class SafePoint:
-    """Does at safe points what has been asked for. `stop` says why the run ends, once it does; all ranks agree."""
+    """Does at safe points what has been asked for.
+
+    `stop` says why the run ends, once it does; all ranks agree.
+    """
 
     context: RunContext
     signals: SignalCollector
@@ -49,11 +65,14 @@ class SafePoint:
         self.pid = watch_for_forks(self.state)
 
     def synchronize(self) -> None:
-        """Let all ranks agree at the next safe point: a hook that may make a request fires on all of them."""
+        """Let all ranks agree at the next safe point:
+        a hook that may make a request fires on all of them.
+        """
         self.synchronizes = self.state.attention = True
 
     def process(self, *, wait: bool = False) -> None:
-        """Do what has been asked for since the last safe point: commands first, then a stop, then a checkpoint.
+        """Do what has been asked for since the last safe point: commands first, then a stop, then a
+        checkpoint.
 
         `wait` is for several ranks: it says that they wait for one another here anyway.
         """
@@ -79,7 +98,9 @@ class SafePoint:
             raise self.control.rewind
 
     def _execute_agreed(self, agreed: int) -> bool:
-        """Do what the ranks have agreed on, all but saving; return whether a checkpoint is to be saved."""
+        """Do what the ranks have agreed on, all but saving;
+        return whether a checkpoint is to be saved.
+        """
         saves = bool(agreed & SAVE)
         if agreed & RUN_COMMANDS:
             self._execute_commands()
@@ -105,7 +126,9 @@ class SafePoint:
             self._stop_as_agreed()
 
     def should_abort(self, batches: int) -> bool:
-        """Return whether a signal ends the current evaluation, of which so many batches are done."""
+        """Return whether a signal ends the current evaluation,
+        of which so many batches are done.
+        """
         wishes = 0
         if self._signal:
             wishes = STOP
@@ -121,7 +144,9 @@ class SafePoint:
         return self.signals.stop
 
     def _accept_validations(self) -> None:
-        """Let the loop validate on the sets that any rank has asked for; at the end of an epoch once it is closed."""
+        """Let the loop validate on the sets that any rank has asked for;
+        at the end of an epoch once it is closed.
+        """
         requests = self.requests
         state = self.state
         wanted = frozenset[str]().union(*self.consensus.all_gather_object(requests.validates))
@@ -137,7 +162,11 @@ class SafePoint:
         wishes = 0
         if self.signals.commands or self.control.paused:
             wishes = RUN_COMMANDS
-        if requests.failure is not None or requests.stop_reason() is not None or self._signal is not None:
+        if (
+            requests.failure is not None
+            or requests.stop_reason() is not None
+            or self._signal is not None
+        ):
             wishes |= STOP
         elif requests.stops:  # it waits for run.min_iters, which no safe point announces
             self.state.attention = True
@@ -154,7 +183,9 @@ class SafePoint:
         return wishes
 
     def _stop_as_agreed(self) -> bool:
-        """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
+        """Let the run end, for the gravest reason that any rank has;
+        return whether its state is to be saved first.
+        """
         signal = self._signal
         requests = self.requests
         requested = None
@@ -165,10 +196,14 @@ class SafePoint:
         failure = requests.take_failure()
         if failure is not None:
             requested = StopReason(failure.reason, "failed", 1, save=failure.checkpoint)
-            self.context.log.say(f"failed after iteration {self.state.iter}: {failure.reason}", "warn")
+            self.context.log.say(
+                f"failed after iteration {self.state.iter}: {failure.reason}", "warn"
+            )
         self.handled_signal = self.signals.stop
         if signal is not None:
-            self.context.log.say(f"{signal.reason}: stopping after iteration {self.state.iter}", "warn")
+            self.context.log.say(
+                f"{signal.reason}: stopping after iteration {self.state.iter}", "warn"
+            )
         if failure is not None:
             own = requested
         else:
@@ -177,14 +212,17 @@ class SafePoint:
 
     def _stop_for(self, *reasons: StopReason | None) -> bool:
         before = self.stop
-        self.stop = max(filter(None, (before, *reasons)), key=lambda stop: STOP_PRIORITY.index(stop.status))
+        self.stop = max(
+            filter(None, (before, *reasons)), key=lambda stop: STOP_PRIORITY.index(stop.status)
+        )
         saves = self.stop.save and self.stop != before
         if saves:
             self.requests.save(["last"])
         return saves
 
     def _execute_commands(self) -> None:
-        """Execute the commands that have come, and answer each. A pause lasts until a command or a signal ends it.
+        """Execute the commands that have come, and answer each. A pause lasts until a command or a
+        signal ends it.
 
         Rank 0 hears commands for all.
         """
@@ -197,7 +235,8 @@ class SafePoint:
                 commands, written, over = self.consensus.broadcast_object(self._next_commands())
                 saves = [control.execute(command) for command in commands]
                 changes = any(command["cmd"] in CHANGING_COMMANDS for command in commands)
-                if commands and self.consensus.any_rank(any(saves)):  # a hook may be switched off on one rank alone
+                # A hook may be switched off on one rank alone.
+                if commands and self.consensus.any_rank(any(saves)):
                     self.requests.save(["last"])
                     self.checkpoints.save()
                 if written or changes:
@@ -209,12 +248,16 @@ class SafePoint:
         state.attention |= control.paused
 
     def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
-        """Return new commands, whether a checkpoint was written, and whether a pause, in which it waits, is over."""
+        """Return new commands, whether a checkpoint was written, and whether a pause,
+        in which it waits, is over.
+        """
         signals = self.signals
         checkpoints = self.checkpoints
         if self.control.holds and self.consensus.ranks.first:
             until = time.monotonic() + 0.5
-            while time.monotonic() < until and not (signals.commands or signals.stop or checkpoints.has_written):
+            while time.monotonic() < until and not (
+                signals.commands or signals.stop or checkpoints.has_written
+            ):
                 time.sleep(POLL_PERIOD_SECONDS)
         commands = [signals.commands.popleft() for _ in range(len(signals.commands))]
         return commands, checkpoints.has_written, signals.stop is not None
@@ -249,12 +292,16 @@ class TrainingLoop:
         own = self.context.parts.own_hooks
         there = {binding.hook for binding in plan.at("after_train_epoch")} & own.keys()
         self.hooks_may_raise = any(hook.name in there and not hook.queue for hook in plan.hooks)
-        """Whether the end of an epoch has hooks of the user's own, for which the state before them is kept."""
+        """Whether the end of an epoch has hooks of the user's own,
+        for which the state before them is kept.
+        """
         train = self.data.get("train")
         world = self.context.parts.ranks.world
         accumulate = self.section.accumulate.most
         self.iteration_start: IterationStart | None = None
-        """The state at the start of the iteration under way, where a hung worker may cut one short in its middle."""
+        """The state at the start of the iteration under way,
+        where a hung worker may cut one short in its middle.
+        """
         if world == 1 and train is not None:
             rate = recording_rate(train, plan, accumulate)
             if rate is not RecordingRate.NEVER:
@@ -263,7 +310,8 @@ class TrainingLoop:
         every = self.context.parts.val_every
         request = self.context.requests.validate_on
         self.schedules = {
-            name: ValSchedule(name, every[name], self.state, partial(request, [name])) for name in self.sets
+            name: ValSchedule(name, every[name], self.state, partial(request, [name]))
+            for name in self.sets
         }
 
     def train(self) -> None:
@@ -295,7 +343,10 @@ class TrainingLoop:
         safe_point.process(wait=True)
 
     def train_once(self, epochs: int, iters: int) -> None:
-        """Fire each point of the training, in `epochs` of `iters` iterations, each validated. A stop is not obeyed."""
+        """Fire each point of the training, in `epochs` of `iters` iterations, each validated.
+
+        A stop is not obeyed.
+        """
         state = self.state
         engine = self.engine
         self._begin()
@@ -331,7 +382,8 @@ class TrainingLoop:
         self.checkpoints.begin()
         self.update.check_parameters()
         if self.sanity and self.sets:
-            with self.state.during("start"), self.timeline.excluded():  # hooks inside the network do not fire
+            # Hooks inside the network do not fire.
+            with self.state.during("start"), self.timeline.excluded():
                 run_sanity_check(self.context, self.update)
 
     def _epoch(self) -> None:
@@ -358,7 +410,9 @@ class TrainingLoop:
         state.batch_idx = 0
         state.epoch_ends = False
         state.enter_epoch()
-        self.context.log.put("epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began)
+        self.context.log.put(
+            "epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began
+        )
         engine.fire("after_train_epoch")
         self.checkpoints.forget_kept_state()
         due = self._list_due_sets(epoch_done=True)
@@ -383,16 +437,22 @@ class TrainingLoop:
             self.safe_point.process(wait=True)
 
     def _batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Return the training batches of an epoch, each after `before_fetch` where something is bound there."""
+        """Return the training batches of an epoch,
+        each after `before_fetch` where something is bound there.
+        """
         batches = self.context.epoch_of("train", epoch, start)
         if self.engine.plan.at("before_fetch"):
-            batches = call_before_each(batches, lambda: self.engine.fire("before_fetch", self.state.batch_idx))
+            batches = call_before_each(
+                batches, lambda: self.engine.fire("before_fetch", self.state.batch_idx)
+            )
         if self.iteration_start is not None:
             batches = self.iteration_start.recording(batches)
         return batches
 
     def _train_iterations(self) -> None:
-        """Train on what is left of the epoch; cut it short when the run is at its end, or is stopped."""
+        """Train on what is left of the epoch; cut it short when the
+        run is at its end, or is stopped.
+        """
         state = self.state
         safe_point = self.safe_point
         batches = self._batches(state.epoch, start=state.batch_idx)
@@ -438,11 +498,16 @@ class TrainingLoop:
         return int(min(stops))
 
     def _list_due_sets(self, *, epoch_done: bool) -> list[str]:
-        """Return the sets of data on which a validation is due after this iteration, or after this epoch."""
-        return [name for name, schedule in self.schedules.items() if schedule.due(epoch_done=epoch_done)]
+        """Return the sets of data on which a validation is due after this iteration,
+        or after this epoch.
+        """
+        return [
+            name for name, schedule in self.schedules.items() if schedule.due(epoch_done=epoch_done)
+        ]
 
     def _validate(self, sets: Sequence[str]) -> None:
-        """Validate. When a signal or an error cuts that short, the state from before is saved, with the validation due.
+        """Validate. When a signal or an error cuts that short, the state from before is saved, with
+        the validation due.
 
         It is a copy in the host's memory: a hook may change the weights meanwhile.
         """

@@ -1,4 +1,6 @@
-"""Learning rates that follow the examples of an optimizer step, where these change from one epoch to the next."""
+"""Learning rates that follow the examples of an optimizer step,
+where these change from one epoch to the next.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +22,8 @@ EXAMPLES = "examples_of_rate"
 class RateScaling:
     """Multiplies each learning rate where an epoch begins whose steps have more or fewer examples.
 
-    A parameter group, and so a checkpoint, says for how many examples its rate is: it is scaled once.
+    A parameter group, and so a checkpoint, says for how many examples its rate is: it is scaled
+    once.
     """
 
     optimizers: Mapping[str, Optimizer]
@@ -30,7 +33,9 @@ class RateScaling:
     say: Callable[..., None]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Scale the rates where the epoch that begins has steps of other sizes than the one before."""
+        """Scale the rates where the epoch that begins has steps of
+        other sizes than the one before.
+        """
         now = self.examples.at(epoch)
         before = self.examples.at(max(epoch - 1, 0))
         is_scaled = False
@@ -45,7 +50,10 @@ class RateScaling:
                 group[EXAMPLES] = now
                 is_scaled = True
         if is_scaled:
-            self.say(f"run.scale_lr: a step has {now:,} examples, and each learning rate follows ({self.rule})")
+            self.say(
+                f"run.scale_lr: a step has {now:,} examples, and each learning rate follows"
+                f" ({self.rule})"
+            )
 
 
 def make_rate_scaling(parts: RunComponents, say: Callable[..., None]) -> RateScaling | None:
@@ -58,6 +66,9 @@ def make_rate_scaling(parts: RunComponents, say: Callable[..., None]) -> RateSca
         return None
     examples = parts.examples_by_epoch
     if 0 in examples.values:
-        message = "run.scale_lr goes by the examples of a batch, and the training data do not say how many it has"
+        message = (
+            "run.scale_lr goes by the examples of a batch, and the training data do not say how"
+            " many it has"
+        )
         raise UserError(Problem(message, parts.place("run.scale_lr")))
     return RateScaling(parts.optimizers, examples, rule, say)

@@ -42,8 +42,8 @@ CHECKED_POINTS = ("before_val", "before_val_epoch", "before_val_iter")
 def run_sanity_check(context: RunContext, update: OptimizerUpdate) -> None:
     """Validate two batches, and check the names of the metrics that hooks read.
 
-    Raises the exceptions of the task, or warns of them where a hook prepares the validation. Raises UserError for a
-    metric that nothing makes. Where a hook replaces batches, nothing is checked.
+    Raises the exceptions of the task, or warns of them where a hook prepares the validation. Raises
+    UserError for a metric that nothing makes. Where a hook replaces batches, nothing is checked.
     """
     parts = context.parts
     plan = context.plan
@@ -55,13 +55,18 @@ def run_sanity_check(context: RunContext, update: OptimizerUpdate) -> None:
         with only_showable(f"raised in {SANITY_CHECK}, before the training; {OFF}"):
             names = _compute_metrics(context, update)
     except Exception as error:
-        prepares = [b for b in bound if not b.writes or not all(slot.startswith(METRIC_PREFIX) for slot in b.writes)]
+        prepares = [
+            b
+            for b in bound
+            if not b.writes or not all(slot.startswith(METRIC_PREFIX) for slot in b.writes)
+        ]
         own = [b.hook for b in prepares if b.hook in parts.own_hooks]
         if not own or parts.strategy.several:
             raise
         hooks = ", ".join(dict.fromkeys(own))
         say(
-            f"{SANITY_CHECK} raised {', '.join(describe_error(error))}; the hooks {hooks} were not called in it; {OFF}",
+            f"{SANITY_CHECK} raised {', '.join(describe_error(error))}; the hooks {hooks} were not"
+            f" called in it; {OFF}",
             "warn",
         )
         return
@@ -70,7 +75,9 @@ def run_sanity_check(context: RunContext, update: OptimizerUpdate) -> None:
 
 
 def _compute_metrics(context: RunContext, update: OptimizerUpdate) -> set[str] | None:
-    """Return the names of the metrics of two batches, and of the logged scalars; None where the task has no copy."""
+    """Return the names of the metrics of two batches, and of the logged scalars;
+    None where the task has no copy.
+    """
     parts = context.parts
     quiet: Any = SilentRecorder()
     sources = {name: parts.data[name] for name in sets_of("val", parts.data)}
@@ -88,7 +95,8 @@ def _compute_metrics(context: RunContext, update: OptimizerUpdate) -> set[str] |
         for source in sources.values():
             same_places.enter_context(_same_place(source))
         data = {
-            name: LimitedSource(source, min(NUM_BATCHES, len(source)), SANITY_CHECK) for name, source in sources.items()
+            name: LimitedSource(source, min(NUM_BATCHES, len(source)), SANITY_CHECK)
+            for name, source in sources.items()
         }
         alone = replace(parts, data=data, task=task, hooks={}, picked={})
         check = RunContext(alone, plan, context.folder, RunState(), context.consensus, quiet, quiet)
@@ -103,25 +111,43 @@ def _compute_metrics(context: RunContext, update: OptimizerUpdate) -> set[str] |
 
 
 def _copy_parts(parts: RunComponents) -> Any:
-    own = [value for value in getattr(parts.task, "__dict__", {}).values() if isinstance(value, nn.Module)]
-    networks = [model for model in own if next(model.parameters(), None) is not None]  # a metric has no parameters
-    return copy.deepcopy(parts.task, {id(model): model for model in (parts.model, *parts.models.values(), *networks)})
+    own = [
+        value
+        for value in getattr(parts.task, "__dict__", {}).values()
+        if isinstance(value, nn.Module)
+    ]
+    # A metric has no parameters.
+    networks = [model for model in own if next(model.parameters(), None) is not None]
+    return copy.deepcopy(
+        parts.task, {id(model): model for model in (parts.model, *parts.models.values(), *networks)}
+    )
 
 
 @contextmanager
 def _same_place(source: Any) -> Iterator[None]:
-    """Restore the attributes of a dataset and its samplers afterwards, but for tensors and arrays; and generators."""
+    """Restore the attributes of a dataset and its samplers afterwards,
+    but for tensors and arrays; and generators.
+    """
     loader = getattr(source, "loader", None)
     dataset = getattr(loader, "dataset", None)
     stream = getattr(dataset, "data", None)
     undo: list[Callable[[], object]] = [partial(setattr, source, "info", source.info)]
-    for owner in (loader, dataset, stream, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+    for owner in (
+        loader,
+        dataset,
+        stream,
+        getattr(loader, "sampler", None),
+        getattr(loader, "batch_sampler", None),
+    ):
         for name, value in list(getattr(owner, "__dict__", {}).items()):
             if isinstance(value, torch.Generator):
                 undo.append(partial(value.set_state, value.get_state()))
             elif isinstance(value, PLACE_TYPES) and owner is not loader:
-                copied = copy.deepcopy(value) if isinstance(value, GENERATOR_TYPES) else copy.copy(value)
-                undo.append(partial(setattr, owner, name, copied))  # not the items of a list: they may be millions
+                copied = (
+                    copy.deepcopy(value) if isinstance(value, GENERATOR_TYPES) else copy.copy(value)
+                )
+                # Not the items of a list: they may be millions.
+                undo.append(partial(setattr, owner, name, copied))
     if hasattr(source, "load_state_dict"):
         undo.append(partial(source.load_state_dict, source.state_dict()))
     try:
@@ -158,7 +184,8 @@ class SilentRecorder:
 
 
 def _check_names(context: RunContext, names: set[str]) -> None:
-    """Check the metrics that hooks monitor or have in conditions. Raises UserError with all that nothing makes.
+    """Check the metrics that hooks monitor or have in conditions. Raises UserError with all that
+    nothing makes.
 
     Where a hook adds metrics without naming them, an unknown name is a warning.
     """
@@ -170,11 +197,16 @@ def _check_names(context: RunContext, names: set[str]) -> None:
     for hook, name, key in _read(parts, plan):
         if name in known:
             continue
-        message = f'hook "{hook.name}" reads the metric "{name}", which the validation does not give'
+        message = (
+            f'hook "{hook.name}" reads the metric "{name}", which the validation does not give'
+        )
         hint = nearest_or_all(name, sorted(known))
         if made.unnamed:
             maker = made.unnamed[min(made.unnamed)]
-            hint = f"{describe_declaration(f'{METRIC_PREFIX}{name}', maker.hook, maker.writes)}; {hint}"
+            hint = (
+                f"{describe_declaration(f'{METRIC_PREFIX}{name}', maker.hook, maker.writes)};"
+                f" {hint}"
+            )
             context.log.say(f'{message}, unless the hook "{maker.hook}" makes it; {hint}', "warn")
         elif hook.on_error != "raise":
             context.log.say(f"{message}; {hint}", "warn")
@@ -190,7 +222,9 @@ def _check_names(context: RunContext, names: set[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HookMetrics:
-    """The metrics that hooks make: those that are `named`, and by hook the bindings that make others."""
+    """The metrics that hooks make: those that are `named`,
+    and by hook the bindings that make others.
+    """
 
     named: set[str]
     unnamed: dict[str, Binding]
@@ -215,7 +249,11 @@ def _list_hook_metrics(context: RunContext) -> HookMetrics:
 
 def _list_declared_metrics(binding: Binding) -> set[str]:
     """Return the metrics that a hook declares to make."""
-    return {slot.removeprefix(METRIC_PREFIX) for slot in binding.writes if slot.startswith(METRIC_PREFIX)}
+    return {
+        slot.removeprefix(METRIC_PREFIX)
+        for slot in binding.writes
+        if slot.startswith(METRIC_PREFIX)
+    }
 
 
 def _list_made_metrics(parts: RunComponents, binding: Binding) -> set[str]:
@@ -242,9 +280,17 @@ def _read(parts: RunComponents, plan: Plan) -> Iterator[tuple[PlannedHook, str, 
         bound = [binding for binding in plan.bindings if binding.hook == hook.name]
         if any(binding.point in ("after_val", "after_val_epoch") for binding in bound):
             args = hook.args if isinstance(hook.args, Mapping) else {}
-            after = (slot for binding in bound if binding.point == "after_val" for slot in binding.reads)
-            declared = (slot.removeprefix(METRIC_PREFIX) for slot in after if slot.startswith(METRIC_PREFIX))
-            monitored = [name for text in parts.capabilities[hook.name].monitors for name in list_metrics(text)]
+            after = (
+                slot for binding in bound if binding.point == "after_val" for slot in binding.reads
+            )
+            declared = (
+                slot.removeprefix(METRIC_PREFIX) for slot in after if slot.startswith(METRIC_PREFIX)
+            )
+            monitored = [
+                name
+                for text in parts.capabilities[hook.name].monitors
+                for name in list_metrics(text)
+            ]
             for name in dict.fromkeys((*monitored, *declared)):
                 keys = (key for key, value in args.items() if _names_metric(value, name))
                 argument = next((f"args.{key}" for key in keys), "use")

@@ -65,7 +65,8 @@ TEST_WAITS = "run.test: the test follows once the training has finished; --resum
 """The message where a training with a test is stopped."""
 
 COMPILED_NOTE = (
-    "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
+    "the network is compiled: its first iterations take much longer, here and when a batch has"
+    " another shape"
 )
 
 
@@ -91,22 +92,38 @@ class Trainer:
         shared = NowMemory(run_dir.find_now_path(rank))
         state.done = shared.iters
         media = MediaRecorder(run_dir.path, state, recorder.put, recorder.say, rank)
-        self.context = RunContext(parts, plan, run_dir.path, state, consensus, recorder, media, shared)
+        self.context = RunContext(
+            parts, plan, run_dir.path, state, consensus, recorder, media, shared
+        )
         self.engine = engine = self.context.engine
         self.throttles = self.context.throttles
         section = parts.section
         guard = None
         losses = None
         if parts.precision == "fp16" or section.on_nan == "skip":
-            guard = StepGuard(parts, plan, state, log=lambda name, value: self.run.log(name, value), say=recorder.say)
+            guard = StepGuard(
+                parts,
+                plan,
+                state,
+                log=lambda name, value: self.run.log(name, value),
+                say=recorder.say,
+            )
         if section.on_nan == "raise":
             losses = LossCheck(parts.device, state, self._diagnose_loss)
         self.update = OptimizerUpdate(self.context, losses, guard)
-        if steps_itself(parts.task) and any(find_call_problem(each.step) for each in parts.optimizers.values()):
+        if steps_itself(parts.task) and any(
+            find_call_problem(each.step) for each in parts.optimizers.values()
+        ):
             check_closures(guard is not None, self.context)
         self.run = Run(self.context, self.update)
         snapshot = RunSnapshot(self.context, self.update)
-        held = self.run, parts.model, *parts.model.modules(), *parts.model.parameters(), *parts.optimizers.values()
+        held = (
+            self.run,
+            parts.model,
+            *parts.model.modules(),
+            *parts.model.parameters(),
+            *parts.optimizers.values(),
+        )
         unsaved = UnsavedStateCheck(parts, (*held, *parts.hooks.values(), *parts.data.values()))
         self.checkpoints = CheckpointManager(self.context, self.update, snapshot, unsaved, store)
         control = CommandHandler(self.context, self.checkpoints, store)
@@ -129,10 +146,12 @@ class Trainer:
         is_changed: bool = False,
         test: bool = False,
     ) -> StopReason | None:
-        """Run to the end and return why it ended early, if it did. Exceptions propagate, after `after_run`.
+        """Run to the end and return why it ended early, if it did. Exceptions propagate, after
+        `after_run`.
 
-        `begin` is called once the checkpoint to `resume` from has been read. A `fork` returns what is taken over of its
-        state. A training that had ended early goes on where the pipeline `is_changed` since.
+        `begin` is called once the checkpoint to `resume` from has been read. A `fork` returns what
+        is taken over of its state. A training that had ended early goes on where the pipeline
+        `is_changed` since.
         """
         with self.running(resume, begin, fork=fork, is_changed=is_changed):
             if self._parts.ranks.first:
@@ -142,7 +161,9 @@ class Trainer:
                 for line in self._parts.frozen_lines():
                     self._log.say(line)
             self._fire_after_load()
-            for text, level in self.context.optimizer_modes.list_messages(self._parts.model, self._parts.capabilities):
+            for text, level in self.context.optimizer_modes.list_messages(
+                self._parts.model, self._parts.capabilities
+            ):
                 self._log.say(text, level)
             if self.update.guard:
                 self.update.guard.announce()
@@ -166,10 +187,11 @@ class Trainer:
         fork: Adapt | None = None,
         is_changed: bool = False,
     ) -> Iterator[None]:
-        """Fire `before_run` and `after_run` around a loop, which goes on from the checkpoint to `resume` from.
+        """Fire `before_run` and `after_run` around a loop, which goes on from the checkpoint to
+        `resume` from.
 
-        `begin` is called once that has been read. A training that had ended early goes on where the pipeline
-        `is_changed` since.
+        `begin` is called once that has been read. A training that had ended early goes on where the
+        pipeline `is_changed` since.
         """
         with self._running():
             if resume is not None:
@@ -177,7 +199,9 @@ class Trainer:
                 self.context.requests.end_again(is_changed=is_changed)
                 self.checkpoints.saved_at = None if fork else self.state.iter
             else:
-                self.state.validation_due = sets_of("val", self._parts.data) if self._parts.section.val_at_start else ()
+                self.state.validation_due = (
+                    sets_of("val", self._parts.data) if self._parts.section.val_at_start else ()
+                )
             begin()
             yield
 
@@ -192,12 +216,21 @@ class Trainer:
             self._log.say(line, "warn")
         late = self.context.requests.saves
         if late:
-            self._log.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
+            self._log.say(
+                f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn"
+            )
 
     def train_once(
-        self, store: CheckpointStore, *, test: bool, sanity: bool = False, epochs: int = 1, iters: int = 1
+        self,
+        store: CheckpointStore,
+        *,
+        test: bool,
+        sanity: bool = False,
+        epochs: int = 1,
+        iters: int = 1,
     ) -> list[Layer]:
-        """Do everything of a run once: `epochs` of `iters` iterations, each validated, a checkpoint, and the test.
+        """Do everything of a run once: `epochs` of `iters` iterations, each validated, a
+        checkpoint, and the test.
 
         Return the layers of the network as they were trained: what hooks freeze is frozen there.
         """
@@ -214,16 +247,20 @@ class Trainer:
 
     @property
     def copies(self) -> Mapping[int, tuple[int, int]]:
-        """By binding of an offloaded hook: the bytes that a firing copies, and the ns that it takes."""
+        """By binding of an offloaded hook: the bytes that a firing copies,
+        and the ns that it takes.
+        """
         if self.engine.offloaded:
             return self.engine.offloaded.copies
         return {}
 
     def evaluate(self, checkpoint: Path, name: str, average: str | None = None) -> dict[str, float]:
-        """Validate or test what a checkpoint holds, and return the metrics. Points of training do not fire.
+        """Validate or test what a checkpoint holds, and return the metrics. Points of training do
+        not fire.
 
-        The name is that of a split ("val"), of which every set is evaluated, or that of a set ("val.ood"). `average` is
-        the hook whose average is evaluated, "none" for the weights themselves; None: as in the training.
+        The name is that of a split ("val"), of which every set is evaluated, or that of a set
+        ("val.ood"). `average` is the hook whose average is evaluated, "none" for the weights
+        themselves; None: as in the training.
         """
         with self._load_for_evaluation(checkpoint, average):
             self.evaluation(split_of(name), sets_of(name, self._parts.data))
@@ -241,7 +278,9 @@ class Trainer:
 
     @contextmanager
     def _load_for_evaluation(self, checkpoint: Path, average: str | None) -> Iterator[None]:
-        """Have what a checkpoint holds, with this average in validations and tests, while nothing is trained."""
+        """Have what a checkpoint holds, with this average in validations and tests,
+        while nothing is trained.
+        """
         self.context.only_evaluates = True
         with self._running():
             self._load(checkpoint)
@@ -251,11 +290,14 @@ class Trainer:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Fire `before_run` and `after_run` around what a run does, and `on_exception` when it raises."""
+        """Fire `before_run` and `after_run` around what a run does,
+        and `on_exception` when it raises.
+        """
         parts = self._parts
         engine = self.engine
         self._compile_models()
-        with ExitStack() as undoing:  # all of it, whatever raises: others may train the network after this
+        # All of it, whatever raises: others may train the network after this.
+        with ExitStack() as undoing:
             undoing.callback(engine.dispatcher.here.leave)
             if engine.offloaded:
                 undoing.enter_context(engine.offloaded.running())
@@ -280,7 +322,8 @@ class Trainer:
                 raise
             else:
                 engine.settle()
-                self.state.stage = "end"  # who calls the network from here on does not wake the hooks inside it
+                # Who calls the network from here on does not wake the hooks inside it.
+                self.state.stage = "end"
                 try:
                     engine.fire("after_run")
                 except BaseException as error:
@@ -288,7 +331,9 @@ class Trainer:
                     raise
 
     def _compile_models(self) -> None:
-        """Compile the models in place, so that their parameters keep their names, if the pipeline says so."""
+        """Compile the models in place, so that their parameters keep their names,
+        if the pipeline says so.
+        """
         mode = self._parts.section.compile
         if not mode:
             return
@@ -297,7 +342,9 @@ class Trainer:
         self._log.say(COMPILED_NOTE)
 
     def _set_training_modes(self) -> None:
-        """Put the models in training mode, but for parts that were put in evaluation, and for those never trained."""
+        """Put the models in training mode, but for parts that were put in evaluation,
+        and for those never trained.
+        """
         trained = set()
         for optimizer in self._parts.optimizers.values():
             for group in optimizer.param_groups:
@@ -308,20 +355,25 @@ class Trainer:
             frozen = []
             if model.training:
                 frozen = [module for module in model.modules() if not module.training]
-            model.train()  # its own train() may keep parts in evaluation, as those of MMDetection do
+            # Its own train() may keep parts in evaluation, as those of MMDetection do.
+            model.train()
             for module in frozen:
                 module.training = False
 
     def _set_initial_rates(self) -> None:
-        """Note the learning rates at the beginning; PyTorch's schedulers trust one that is there already."""
+        """Note the learning rates at the beginning;
+        PyTorch's schedulers trust one that is there already.
+        """
         for optimizer in self._parts.optimizers.values():
             for group in optimizer.param_groups:
                 group.setdefault("initial_lr", number_of(group["lr"]))
 
     def _handle_error(self, error: BaseException) -> None:
-        """Fire what fires when something has raised; after a second signal, nothing is saved any more.
+        """Fire what fires when something has raised; after a second signal, nothing is saved any
+        more.
 
-        A way back to a checkpoint is no failure: it ends this attempt, of which nothing more is kept.
+        A way back to a checkpoint is no failure: it ends this attempt, of which nothing more is
+        kept.
         """
         if isinstance(error, Rewind):
             self.engine.throw_into_arounds(error)
@@ -348,7 +400,10 @@ class Trainer:
         state = self.context.consensus.together(partial(self._take, path))
         self.engine.fire("after_load_checkpoint", state)
         self.checkpoints.snapshot.restore(state, fork)
-        self._log.say(f"{'forked' if fork else 'resumed'} from {path.name}: {self.state.place(self.state.iter)}")
+        self._log.say(
+            f"{'forked' if fork else 'resumed'} from {path.name}:"
+            f" {self.state.place(self.state.iter)}"
+        )
         if self.state.finished and not self.state.validation_due:
             self._log.say("nothing is left to do: every iteration of the training is done")
 
@@ -356,18 +411,29 @@ class Trainer:
         strategy = self._parts.strategy
         device = self._parts.device
         if strategy.host_mesh is not None and strategy.mesh is None:
-            device = torch.device("cpu")  # tensor parallel: it is loaded in full, and each rank keeps its shards of it
-        return with_frozen_parameters(self._store.take(path, device, strategy.mesh), self._parts.models)
+            # Tensor parallel: it is loaded in full, and each rank keeps its shards of it.
+            device = torch.device("cpu")
+        return with_frozen_parameters(
+            self._store.take(path, device, strategy.mesh), self._parts.models
+        )
 
     @property
     def _has_finished_training(self) -> bool:
-        """Whether every iteration is done, or a hook has ended the training for good, as `early_stop` does."""
+        """Whether every iteration is done, or a hook has ended the training for good,
+        as `early_stop` does.
+        """
         stop = self.safe_point.stop
         return stop is None or stop.status == "finished"
 
     def restore_best(self) -> None:
-        """Give the models the weights of the best checkpoint, where a hook wants that and the training has finished."""
-        names = [saved.restored_at_end for saved in self._parts.saved_checkpoints if saved.restored_at_end is not None]
+        """Give the models the weights of the best checkpoint,
+        where a hook wants that and the training has finished.
+        """
+        names = [
+            saved.restored_at_end
+            for saved in self._parts.saved_checkpoints
+            if saved.restored_at_end is not None
+        ]
         if not names or not self._has_finished_training:
             return
         self.checkpoints.save_the_rest()
@@ -375,7 +441,9 @@ class Trainer:
         name = names[0]
         path = consensus.broadcast_object(self._store.names().get(name))
         if path is None:
-            self._log.say(f'there is no checkpoint "{name}", whose weights restore_best wants', "warn")
+            self._log.say(
+                f'there is no checkpoint "{name}", whose weights restore_best wants', "warn"
+            )
             return
         state = consensus.together(partial(self._take, path))
         self.engine.fire("after_load_checkpoint", state)
@@ -386,29 +454,43 @@ class Trainer:
         self._log.say(f"the models have the weights of {name} ({path.name})")
 
     def _fire_after_load(self) -> None:
-        """Fire `after_load_checkpoint` for the weights that models have begun with; load what hooks change in them."""
+        """Fire `after_load_checkpoint` for the weights that models have begun with;
+        load what hooks change in them.
+        """
         weights = dict(self._parts.weights)
         self._parts.weights.clear()  # frees the host's memory
         if not weights:
             return
         from hookflow.runner.builder.initial_weights import load_changes  # which few runs need
 
-        offered = {state_key("model", name): tree_map_only(Tensor, Tensor.clone, v) for name, v in weights.items()}
+        offered = {
+            state_key("model", name): tree_map_only(Tensor, Tensor.clone, v)
+            for name, v in weights.items()
+        }
         self.engine.fire("after_load_checkpoint", offered)
         for name, state in weights.items():
             where = self._parts.place(f"{key_of('model', name)}.weights")
-            load_changes(self._parts.models[name], state, offered.get(state_key("model", name), {}), where)
+            load_changes(
+                self._parts.models[name], state, offered.get(state_key("model", name), {}), where
+            )
 
     def _diagnose_loss(self, batch: Any, it: int) -> str:
         parts = self._parts
         if parts.is_attached:
             return "The loop is your own: torch.autograd.detect_anomaly() names the operation."
-        step = in_precision(training_step(parts.task, parts.data), parts.device, parts.precision, parts.section.compile)
+        step = in_precision(
+            training_step(parts.task, parts.data),
+            parts.device,
+            parts.precision,
+            parts.section.compile,
+        )
         clips = any(each.clips_gradients for each in parts.capabilities.values())
         ways = suggest_remedies(parts.precision, clips=clips, saved=bool(self._store.all()))
         before = max(it - 19, 1)  # the last of the 20 iterations of a rerun is this one
         folder = RunDir(self.context.folder)
-        again = f"To look into it: hookflow rerun {run_argument(folder)} --at {before} --with grad_norm"
+        again = (
+            f"To look into it: hookflow rerun {run_argument(folder)} --at {before} --with grad_norm"
+        )
         sentences = LossDiagnosis(parts, self.state, self.engine, self.run, step, batch).sentences()
         return " ".join([*sentences, ways, again])
 
@@ -420,14 +502,22 @@ class Trainer:
         wake = partial(setattr, self.state, "attention", True)
         reports = make_reports(self.engine.dispatcher.failed, wake, self._log.say)
         snapshot = partial(RunCopy, self.run)
-        executor = make_executor(plan, parts.model, snapshot, reports, parts.place, parts.hooks, parts.section.seed)
+        executor = make_executor(
+            plan, parts.model, snapshot, reports, parts.place, parts.hooks, parts.section.seed
+        )
         self.engine.dispatcher.timing.take_offloaded = executor.take_times
         return executor
 
     def _make_loop(self, sanity: bool) -> TrainingLoop:
         iterate = choose_iteration(self.context, self.run, self.update)
         return TrainingLoop(
-            self.context, iterate, self.update, self.evaluation, self.checkpoints, self.safe_point, sanity
+            self.context,
+            iterate,
+            self.update,
+            self.evaluation,
+            self.checkpoints,
+            self.safe_point,
+            sanity,
         )
 
 

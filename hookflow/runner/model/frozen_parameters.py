@@ -14,13 +14,16 @@ Marks = Mapping[str, str]
 
 
 class FrozenParameters:
-    """The parameters that models were built with frozen: checkpoints leave them out, except those changed since then.
+    """The parameters that models were built with frozen: checkpoints leave them out, except those
+    changed since then.
 
-    With `only`, the models of these names have such parameters, and the others have none. Every change in place counts
-    a version of the tensor up, by which it is looked for.
+    With `only`, the models of these names have such parameters, and the others have none. Every
+    change in place counts a version of the tensor up, by which it is looked for.
     """
 
-    def __init__(self, models: Mapping[str, nn.Module], only: Collection[str] | None = None) -> None:
+    def __init__(
+        self, models: Mapping[str, nn.Module], only: Collection[str] | None = None
+    ) -> None:
         self._by_model: dict[str, dict[str, nn.Parameter]] = {}
         self._marks: dict[int, tuple[str, int]] = {}
         """By the id of a parameter: its mark, and the version that it had then."""
@@ -40,8 +43,12 @@ class FrozenParameters:
         return id(parameter) in self._marks
 
     def without(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a captured state without them, and with their marks: of models, and of averages of models."""
-        by_model = {name: self._find_unchanged(parameters) for name, parameters in self._by_model.items()}
+        """Return a captured state without them, and with their marks: of models,
+        and of averages of models.
+        """
+        by_model = {
+            name: self._find_unchanged(parameters) for name, parameters in self._by_model.items()
+        }
         by_entry = {state_key("model", name): marks for name, marks in by_model.items()}
         result = dict(state)
         left_out = {}
@@ -53,14 +60,18 @@ class FrozenParameters:
             else:
                 marks = _find_average_marks(weights, by_model)
             if marks:
-                result[entry] = {name: value for name, value in weights.items() if name not in marks}
+                result[entry] = {
+                    name: value for name, value in weights.items() if name not in marks
+                }
                 left_out[entry] = dict(marks)
         result["frozen"] = left_out
         return result
 
     def _find_unchanged(self, parameters: Mapping[str, nn.Parameter]) -> Marks:
         """Return the marks of the parameters of a model that are as it was built with them."""
-        return {name: self._marks[id(p)][0] for name, p in parameters.items() if self._is_unchanged(p)}
+        return {
+            name: self._marks[id(p)][0] for name, p in parameters.items() if self._is_unchanged(p)
+        }
 
     def _is_unchanged(self, parameter: nn.Parameter) -> bool:
         mark, version = self._marks[id(parameter)]
@@ -73,14 +84,22 @@ class FrozenParameters:
 
 
 def _find_average_marks(weights: Mapping[str, Any], by_model: Mapping[str, Marks]) -> Marks:
-    """Return the marks of what these weights average, one model or all of them; none where it has no frozen ones.
+    """Return the marks of what these weights average, one model or all of them; none where it has
+    no frozen ones.
 
-    Several models may have the same names, as a teacher and its student: there the values have to be the same, too.
+    Several models may have the same names, as a teacher and its student: there the values have to
+    be the same, too.
     """
     several = len(by_model) > 1
     candidates = [*by_model.values()]
     if several:
-        candidates.append({f"{name}.{key}": mark for name, marks in by_model.items() for key, mark in marks.items()})
+        candidates.append(
+            {
+                f"{name}.{key}": mark
+                for name, marks in by_model.items()
+                for key, mark in marks.items()
+            }
+        )
     for marks in candidates:
         if not marks or not marks.keys() <= weights.keys():
             continue
@@ -94,7 +113,9 @@ def _have_marks(weights: Mapping[str, Any], marks: Marks) -> bool:
     return all(mark_of(weights[name]) == mark for name, mark in marks.items())
 
 
-def with_frozen_parameters(state: Mapping[str, Any], models: Mapping[str, nn.Module]) -> dict[str, Any]:
+def with_frozen_parameters(
+    state: Mapping[str, Any], models: Mapping[str, nn.Module]
+) -> dict[str, Any]:
     """Return a saved state with the frozen parameters that it leaves out: those of the models.
 
     Raises UserError where these are others.
@@ -109,7 +130,8 @@ def with_frozen_parameters(state: Mapping[str, Any], models: Mapping[str, nn.Mod
 
 
 def _find_averaged_model(marks: Marks, models: Mapping[str, nn.Module]) -> nn.Module | None:
-    """Return the model of which an average leaves out the parameters of these marks; None where no names fit.
+    """Return the model of which an average leaves out the parameters of these marks; None where no
+    names fit.
 
     Where several have the names, it is the first that has the values, too.
     """

@@ -1,7 +1,9 @@
-"""Optimizers that train at one point and are evaluated at another: those with `train()` and `eval()`.
+"""Optimizers that train at one point and are evaluated at another: those with `train()` and
+`eval()`.
 
-A schedule-free optimizer is one: it steps from an interpolation of two sequences, and its weights are for use at their
-mean. `eval()` puts the weights there, and `train()` puts them back, as the arithmetic of floats allows.
+A schedule-free optimizer is one: it steps from an interpolation of two sequences, and its weights
+are for use at their mean. `eval()` puts the weights there, and `train()` puts them back, as the
+arithmetic of floats allows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,11 +22,16 @@ from hookflow.hooks.tensors import local
 
 
 def has_modes(optimizer: Optimizer) -> bool:
-    return callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None))
+    return callable(getattr(optimizer, "train", None)) and callable(
+        getattr(optimizer, "eval", None)
+    )
 
 
 class EvaluationPoint:
-    """The time in which weights are where they are evaluated. `cut_short` says that nothing of it may remain."""
+    """The time in which weights are where they are evaluated.
+
+    `cut_short` says that nothing of it may remain.
+    """
 
     def __init__(self) -> None:
         self.cut_short = False
@@ -53,8 +60,8 @@ class OptimizerModes:
     def evaluating(self) -> Iterator[EvaluationPoint]:
         """Put the weights where they are evaluated, and back.
 
-        Changes of hooks in the meantime stay, as far as `train()` lets it; but for an evaluation that is cut
-        short, or raises.
+        Changes of hooks in the meantime stay, as far as `train()` lets it; but for an evaluation
+        that is cut short, or raises.
         """
         point = EvaluationPoint()
         if not self.optimizers:
@@ -75,8 +82,12 @@ class OptimizerModes:
             if not changed:
                 self._put_back(before)
 
-    def copy_evaluated_weights(self, models: Mapping[str, nn.Module]) -> dict[str, dict[str, dict[str, Tensor]]]:
-        """Return copies of the weights where they are evaluated: by optimizer, by model, by name in its state."""
+    def copy_evaluated_weights(
+        self, models: Mapping[str, nn.Module]
+    ) -> dict[str, dict[str, dict[str, Tensor]]]:
+        """Return copies of the weights where they are evaluated: by optimizer, by model,
+        by name in its state.
+        """
         result = {}
         with self.evaluating():
             for name, optimizer in self.optimizers.items():
@@ -90,17 +101,25 @@ class OptimizerModes:
         """Yield the messages to a training with such optimizers, each with its level."""
         if not self.optimizers:
             return
-        classes = ", ".join(sorted({type(optimizer).__name__ for optimizer in self.optimizers.values()}))
+        classes = ", ".join(
+            sorted({type(optimizer).__name__ for optimizer in self.optimizers.values()})
+        )
         where = "validations, tests, predictions and the models in checkpoints"
         yield f"{classes} has train() and eval(): {where} have the weights of eval()", "info"
         norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
         has_statistics = any(norm.track_running_stats for norm in norms)
         if has_statistics and not any(each.recomputes_statistics for each in capabilities.values()):
-            text = "the statistics of batch norms are of the weights of train(): the hook precise_bn computes them anew"
+            text = (
+                "the statistics of batch norms are of the weights of train(): the hook precise_bn"
+                " computes them anew"
+            )
             yield f"{classes}: {text}", "warn"
         for name, declared in capabilities.items():
             if declared.validates_average:
-                text = f'the hook "{name}" averages the weights of train(), and validations have that average'
+                text = (
+                    f'the hook "{name}" averages the weights of train(), and validations have that'
+                    " average"
+                )
                 yield f"{classes}: {text}", "warn"
 
     def _list_tensors(self) -> list[Tensor]:
@@ -112,7 +131,9 @@ class OptimizerModes:
                 for parameter in group["params"]:
                     result.append(parameter)
                     entries = state.get(parameter, {})  # which makes none, as [] would
-                    result += [leaf for leaf in tree_leaves(dict(entries)) if isinstance(leaf, Tensor)]
+                    result += [
+                        leaf for leaf in tree_leaves(dict(entries)) if isinstance(leaf, Tensor)
+                    ]
         return result
 
     def _list_versions(self) -> list[tuple[int, int]]:

@@ -15,11 +15,17 @@ from hookflow.pipeline.components import OptimizerSection, ParamGroup
 from hookflow.pipeline.schema import TYPE_PREFIX, DistributedSection
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
-"""The modules that each binding inside the network fires at, by their names, by the binding's id."""
+"""The modules that each binding inside the network fires at, by their names,
+by the binding's id.
+"""
 
 
-def pick(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -> tuple[Picked, list[Problem]]:
-    """Return what each binding picks, and all entries that pick nothing; `place` tells where an entry stands."""
+def pick(
+    plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]
+) -> tuple[Picked, list[Problem]]:
+    """Return what each binding picks, and all entries that pick nothing;
+    `place` tells where an entry stands.
+    """
     result: dict[int, dict[str, nn.Module]] = {}
     problems: list[Problem] = []
     there = dict(model.named_modules())
@@ -39,7 +45,9 @@ def pick(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -
 
 
 def modules_matching(entry: str, there: Mapping[str, nn.Module]) -> list[str]:
-    """Return the modules that an entry picks: a glob over their names, or over their classes and base classes."""
+    """Return the modules that an entry picks: a glob over their names,
+    or over their classes and base classes.
+    """
     if not entry.startswith(TYPE_PREFIX):
         return [name for name in there if fnmatchcase(name, entry)]
     kind = entry.removeprefix(TYPE_PREFIX).strip()
@@ -51,7 +59,9 @@ def modules_matching(entry: str, there: Mapping[str, nn.Module]) -> list[str]:
 
 
 def no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | None:
-    """Return that an entry picks none of these modules, and a hint at what may be meant; None if it picks one."""
+    """Return that an entry picks none of these modules, and a hint at what may be meant;
+    None if it picks one.
+    """
     if modules_matching(entry, there):
         return None
     if not entry.startswith(TYPE_PREFIX):
@@ -66,14 +76,21 @@ def no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | N
 
 def find_differentiable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that can have a gradient, by every name that they have."""
-    return {name: p for name, p in named_parameters(model).items() if p.is_floating_point() or p.is_complex()}
+    return {
+        name: p
+        for name, p in named_parameters(model).items()
+        if p.is_floating_point() or p.is_complex()
+    }
 
 
-def find_parameter_problems(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -> Iterator[Problem]:
-    """Yield a problem for each glob that picks no parameter, and for each hook that FSDP makes useless.
+def find_parameter_problems(
+    plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]
+) -> Iterator[Problem]:
+    """Yield a problem for each glob that picks no parameter, and for each hook that FSDP makes
+    useless.
 
-    FSDP never calls a tensor hook. Changes of a hook to gathered weights are lost. `place` tells where the glob of a
-    binding stands.
+    FSDP never calls a tensor hook. Changes of a hook to gathered weights are lost. `place` tells
+    where the glob of a binding stands.
     """
     names = find_differentiable(model)
     sharded = any(map(is_sharded, names.values()))
@@ -82,23 +99,32 @@ def find_parameter_problems(plan: Plan, model: nn.Module, place: Callable[[Bindi
             wrong = no_match(glob, names, "parameter of the network")
             if wrong:
                 message, hint = wrong
-                yield Problem(f'hook "{binding.hook}" at {binding.point}: {message}', place(binding, glob), hint)
+                yield Problem(
+                    f'hook "{binding.hook}" at {binding.point}: {message}',
+                    place(binding, glob),
+                    hint,
+                )
         hooked = matching(names, binding.parameters)
         if binding.point == "parameter_grad" and any(map(is_sharded, hooked.values())):
-            message = f'hook "{binding.hook}": parameter_grad never fires with FSDP, whose gradients are sharded'
+            message = (
+                f'hook "{binding.hook}": parameter_grad never fires with FSDP, whose gradients are'
+                " sharded"
+            )
             hint = 'use post_accumulate_grad, or strategy = "ddp"'
             yield Problem(message, place(binding, binding.parameters[0]), hint)
         is_in_network = plan.points[binding.point].kind in ("module", "global")
         if sharded and is_in_network and "model" in map(root, binding.writes):
             message = (
-                f'hook "{binding.hook}" writes model at {binding.point}: FSDP has gathered the weights there, and what '
-                "is changed in them is lost"
+                f'hook "{binding.hook}" writes model at {binding.point}: FSDP has gathered the'
+                " weights there, and what is changed in them is lost"
             )
             hint = 'change them at before_train_iter or after_train_iter, or use strategy = "ddp"'
             yield Problem(message, place(binding, ""), hint)
 
 
-def find_unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:
+def find_unmatched_units(
+    section: DistributedSection, network: nn.Module, place: Locate
+) -> Iterator[Problem]:
     """Yield a problem for each entry of `distributed.units` that picks no module of the network."""
     there = {name: module for name, module in network.named_modules() if name}
     for k, entry in enumerate(section.units or ()):
@@ -108,11 +134,15 @@ def find_unmatched_units(section: DistributedSection, network: nn.Module, place:
 
 
 def assign_parameters(
-    optimizers: Mapping[str, OptimizerSection], trains: Mapping[str, nn.Module], network: nn.Module, place: Locate
+    optimizers: Mapping[str, OptimizerSection],
+    trains: Mapping[str, nn.Module],
+    network: nn.Module,
+    place: Locate,
 ) -> tuple[dict[str, set[nn.Parameter]], list[Problem]]:
     """Return the parameters that each of several optimizers trains; and globs that match none.
 
-    Each trainable parameter of their models must have exactly one optimizer: the others are problems, too.
+    Each trainable parameter of their models must have exactly one optimizer: the others are
+    problems, too.
     """
     result: dict[str, set[nn.Parameter]] = {}
     problems: list[Problem] = []
@@ -142,7 +172,9 @@ def assign_parameters(
         else:
             message = f"no optimizer trains {first_few(names)}"
         hint = "each parameter needs one optimizer; one without `parameters` trains the rest"
-        problems.append(Problem(message, place(f"optimizer.{by[-1]}.parameters" if by else "optimizer"), hint))
+        problems.append(
+            Problem(message, place(f"optimizer.{by[-1]}.parameters" if by else "optimizer"), hint)
+        )
     return result, problems
 
 
@@ -152,11 +184,16 @@ def find_trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def param_groups(
-    groups: list[ParamGroup], model: nn.Module, place: Locate, share: set[nn.Parameter] | None = None
+    groups: list[ParamGroup],
+    model: nn.Module,
+    place: Locate,
+    share: set[nn.Parameter] | None = None,
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """Return an optimizer's groups, each with what no earlier one took, and one of the rest; and empty patterns.
+    """Return an optimizer's groups, each with what no earlier one took, and one of the rest; and
+    empty patterns.
 
-    They are of the parameters that train, or of a `share` of them: a hook may have frozen some of these meanwhile.
+    They are of the parameters that train, or of a `share` of them: a hook may have frozen some of
+    these meanwhile.
     """
     if share is None:
         there = find_trainable(model)
@@ -166,15 +203,21 @@ def param_groups(
     result: list[dict[str, Any]] = []
     problems = []
     for k, group in enumerate(groups):
-        used: dict[nn.Parameter, None] = {}  # by the parameter, not the name: tied weights have several
+        # By the parameter, not the name: tied weights have several.
+        used: dict[nn.Parameter, None] = {}
         for pattern in group.patterns:
             chosen = [left[name] for name in select_names(pattern, model, left)]
             if used.keys() >= set(chosen):
-                message = f'"{pattern}" matches no parameter that trains and that no earlier group has taken'
+                message = (
+                    f'"{pattern}" matches no parameter that trains and that no earlier group has'
+                    " taken"
+                )
                 hint = f"there are {first_few(left)}"
                 if pattern.startswith(TYPE_PREFIX):
                     kinds = sorted({type(module).__name__ for module in model.modules()})
-                    hint = nearest_or_all(pattern.removeprefix(TYPE_PREFIX).strip(), kinds, "there are modules of")
+                    hint = nearest_or_all(
+                        pattern.removeprefix(TYPE_PREFIX).strip(), kinds, "there are modules of"
+                    )
                 problems.append(Problem(message, place(f"{k}.match"), hint))
             used |= dict.fromkeys(chosen)
         left = {name: p for name, p in left.items() if p not in used}
@@ -182,8 +225,12 @@ def param_groups(
     return [*result, {"params": [*dict.fromkeys(left.values())]}] if left else result, problems
 
 
-def select_names(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[str]:
-    """Yield the names of the parameters that a pattern picks: a glob over names, or over classes of modules."""
+def select_names(
+    pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter]
+) -> Iterator[str]:
+    """Yield the names of the parameters that a pattern picks: a glob over names,
+    or over classes of modules.
+    """
     if not pattern.startswith(TYPE_PREFIX):
         yield from (name for name in parameters if fnmatchcase(name, pattern))
         return
@@ -197,7 +244,10 @@ def select_names(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Par
 
 
 def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Locate) -> None:
-    """Multiply the settings of each group by its factors. Raises UserError where there is no such number."""
+    """Multiply the settings of each group by its factors.
+
+    Raises UserError where there is no such number.
+    """
     for k, declared in enumerate(groups):
         group = optimizer.param_groups[k]
         for name, factor in declared.scale.items():
@@ -217,7 +267,8 @@ def _is_number(value: Any) -> bool:
 class TrainedParameters:
     """The parameters that the optimizers of a run train.
 
-    Parameters that no optimizer was given when it was built, such as those of a teacher, are left out on purpose.
+    Parameters that no optimizer was given when it was built, such as those of a teacher, are left
+    out on purpose.
     """
 
     def __init__(self, network: nn.Module, optimizers: Mapping[str, Optimizer]) -> None:
@@ -230,7 +281,9 @@ class TrainedParameters:
         self._extended: set[str] = set()
 
     def missing(self) -> list[str]:
-        """Return the names of trainable parameters that no optimizer has: a hook has added or unfrozen them."""
+        """Return the names of trainable parameters that no optimizer has:
+        a hook has added or unfrozen them.
+        """
         apart = self._collect_held() | self._left_out
         names = []
         for name, parameter in named_parameters(self._network).items():
@@ -243,25 +296,37 @@ class TrainedParameters:
         gone = self._collect_held() - {*named_parameters(self._network).values()}
         return [name for name, parameter in self._built.items() if parameter in gone]
 
-    def add(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
-        """Add a group to an optimizer; parameters that the network no longer has leave the optimizer, with their state.
+    def add(
+        self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]
+    ) -> None:
+        """Add a group to an optimizer; parameters that the network no longer has leave the
+        optimizer, with their state.
 
-        Raises UserError for a setting that the optimizer does not know, and when it refuses the group.
+        Raises UserError for a setting that the optimizer does not know, and when it refuses the
+        group.
         """
         to = self._optimizers[optimizer]
         inside = {*named_parameters(self._network).values()}
         for name in settings:
             if name not in to.defaults and name != "name":
                 hint = nearest_or_all(name, to.defaults)
-                raise UserError(Problem(f'run.add_param_group: {type(to).__name__} has no setting "{name}"', hint=hint))
+                raise UserError(
+                    Problem(
+                        f'run.add_param_group: {type(to).__name__} has no setting "{name}"',
+                        hint=hint,
+                    )
+                )
         try:
             to.add_param_group({"params": [*parameters], **settings})
         except (TypeError, ValueError) as error:
             raise UserError(Problem(f"run.add_param_group: {error}")) from error
         self._extended.add(optimizer)
-        if "initial_lr" in to.param_groups[0]:  # else the run sets all of them once `before_run` has fired
+        # Else the run sets all of them once `before_run` has fired.
+        if "initial_lr" in to.param_groups[0]:
             rate = to.param_groups[-1]["lr"]
-            to.param_groups[-1].setdefault("initial_lr", float(rate) if isinstance(rate, Tensor) else rate)
+            to.param_groups[-1].setdefault(
+                "initial_lr", float(rate) if isinstance(rate, Tensor) else rate
+            )
         gone = {parameter for parameter in self._built.values() if parameter not in inside}
         for group in to.param_groups:
             group["params"] = [parameter for parameter in group["params"] if parameter not in gone]
@@ -269,7 +334,9 @@ class TrainedParameters:
             to.state.pop(parameter, None)
 
     def state_dict(self) -> dict[str, list[list[str]]]:
-        """Return the names of the parameters in each group of the optimizers to which hooks have added some."""
+        """Return the names of the parameters in each group of the optimizers
+        to which hooks have added some.
+        """
         names = {parameter: name for name, parameter in named_parameters(self._network).items()}
         groups: dict[str, list[list[str]]] = {}
         for key in self._extended:
@@ -279,7 +346,9 @@ class TrainedParameters:
         return groups
 
     def load_state_dict(self, state: Mapping[str, list[list[str]]]) -> None:
-        """Add the groups that hooks have added after `before_run`, where the network has their parameters."""
+        """Add the groups that hooks have added after `before_run`,
+        where the network has their parameters.
+        """
         there = named_parameters(self._network)
         for key, groups in state.items():
             for names in groups[len(self._optimizers[key].param_groups) :]:

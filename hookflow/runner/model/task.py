@@ -19,43 +19,52 @@ EVALUATE_HINT = "give it a method evaluate(run, batch)"
 class Task(Protocol):
     """The task: how a batch becomes a loss.
 
-    `step` and `evaluate` are given the run (`run.model`, or `run.models["generator"]`) and the batch. They return a
-    dict: "loss", a tensor of no dimensions, averaged over the batch, without which `evaluate` may do; other single
-    numbers, of which an evaluation gives the mean over all examples; and further values for hooks, as `outputs`. A
-    class without `evaluate` is evaluated by its `step`, and so is a task that is a plain function.
+    `step` and `evaluate` are given the run (`run.model`, or `run.models["generator"]`) and the
+    batch. They return a
+    dict: "loss", a tensor of no dimensions, averaged over the batch, without which `evaluate` may
+    do; other single numbers, of which an evaluation gives the mean over all examples; and further
+    values for hooks, as `outputs`. A class without `evaluate` is evaluated by its `step`, and so is
+    a task that is a plain function.
 
-    A task may have a method `predict(run, batch)` that `hookflow predict` calls in place of `evaluate`, with a batch
-    that may lack targets; it returns a dict of tensors with a row for each example.
+    A task may have a method `predict(run, batch)` that `hookflow predict` calls in place of
+    `evaluate`, with a batch that may lack targets; it returns a dict of tensors with a row for each
+    example.
 
-    A task may have a method `batch_size(batch)` that returns how many examples a batch has; it counts before what the
-    source or the tensors of the batch say.
+    A task may have a method `batch_size(batch)` that returns how many examples a batch has; it
+    counts before what the source or the tensors of the batch say.
 
-    A task may have a method `batch_weight(batch)` that returns what its numbers of a batch are means over, a number or
-    a tensor of one element; without it they are means over the examples. A batch of weight 0 is left out.
+    A task may have a method `batch_weight(batch)` that returns what its numbers of a batch are
+    means over, a number or a tensor of one element; without it they are means over the examples. A
+    batch of weight 0 is left out.
 
-    A task may have a method `batch_tokens(batch)` that returns how many tokens this rank's batch has, as an integer:
-    for triggers such as `every = "1M tokens"`.
+    A task may have a method `batch_tokens(batch)` that returns how many tokens this rank's batch
+    has, as an integer: for triggers such as `every = "1M tokens"`.
 
-    A task may have a method `metrics(means)` that returns further metrics, from the means over a whole evaluation.
+    A task may have a method `metrics(means)` that returns further metrics, from the means over a
+    whole evaluation.
 
-    Where there are several training sets, a task may have a method `step_NAME(run, batch)` for batches of the set
-    NAME; its `step` has those of the sets without one.
+    Where there are several training sets, a task may have a method `step_NAME(run, batch)` for
+    batches of the set NAME; its `step` has those of the sets without one.
 
     A task with `state_dict()` and `load_state_dict(state)` has its state in every checkpoint.
 
-    A task that steps its optimizers itself says `steps_itself = True`; its `step` calls `run.backward` and
-    `run.step`, and need return no loss.
+    A task that steps its optimizers itself says `steps_itself = True`; its `step` calls
+    `run.backward` and `run.step`, and need return no loss.
     """
 
     def step(self, run: Any, batch: Any) -> dict[str, Any]:
         """Return the outputs of a training batch; the loss requires a gradient."""
 
     def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
-        """Return those of a validation or test batch, with the model in evaluation and gradients off."""
+        """Return those of a validation or test batch,
+        with the model in evaluation and gradients off.
+        """
 
 
 class FunctionTask:
-    """A task that is a plain function: what it returns for a batch, in training and in evaluation alike."""
+    """A task that is a plain function: what it returns for a batch,
+    in training and in evaluation alike.
+    """
 
     def __init__(self, function: Callable[[Any, Any], dict[str, Any]]) -> None:
         self.step = function
@@ -80,16 +89,25 @@ def steps_itself(task: Any) -> bool:
 
 def find_evaluation(task: Any) -> Callable[[Any, Any], Any]:
     """Return how a task evaluates: its `evaluate`, or its `step` where it has none."""
-    evaluate: Callable[[Any, Any], Any] | None = getattr(task, "evaluate", None) or getattr(task, "step", None)
+    evaluate: Callable[[Any, Any], Any] | None = getattr(task, "evaluate", None) or getattr(
+        task, "step", None
+    )
     return evaluate or _no_evaluation
 
 
 def _no_evaluation(run: Any, batch: Any) -> Any:
-    raise UserError(Problem("the task has a step for each training set, and defines no evaluate()", hint=EVALUATE_HINT))
+    raise UserError(
+        Problem(
+            "the task has a step for each training set, and defines no evaluate()",
+            hint=EVALUATE_HINT,
+        )
+    )
 
 
 def training_step(task: Any, data: Mapping[str, Any]) -> Callable[[Any, Any], Any]:
-    """Return the step of a training batch: that of its set, where the task has steps for some of several sets."""
+    """Return the step of a training batch: that of its set,
+    where the task has steps for some of several sets.
+    """
     sets = getattr(data.get("train"), "sets", {})
     common_step: Callable[[Any, Any], Any] | None = getattr(task, "step", None)
     steps: dict[str, Any] = {name: getattr(task, step_of_set(name), common_step) for name in sets}
@@ -99,7 +117,9 @@ def training_step(task: Any, data: Mapping[str, Any]) -> Callable[[Any, Any], An
     def step_by_set(run: Any, batch: Any) -> Any:
         step = steps.get(run.batch_set, common_step)
         if step is None:
-            message = "the task has a step for each training set, and this batch is of none of them alone"
+            message = (
+                "the task has a step for each training set, and this batch is of none of them alone"
+            )
             raise UserError(Problem(message, hint="give it a method step(run, batch), too"))
         return step(run, batch)
 
@@ -120,13 +140,19 @@ def find_prediction(task: Any) -> Callable[[Any, Any], Any]:
         else:
             name = type(task).__name__
         message = f"the task {name} defines no predict()"
-        hint = "give it a method predict(run, batch) that returns a dict of tensors, with a row for each example"
+        hint = (
+            "give it a method predict(run, batch) that returns a dict of tensors, with a row for"
+            " each example"
+        )
         raise UserError(Problem(message, hint=hint))
     return predict
 
 
-def find_task_problem(task: Any, evaluated: bool, sets: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Return what keeps an object from being a task, and a hint; `evaluated` says whether there are data for that.
+def find_task_problem(
+    task: Any, evaluated: bool, sets: Sequence[str] = ()
+) -> tuple[str, str] | None:
+    """Return what keeps an object from being a task, and a hint; `evaluated` says whether there are
+    data for that.
 
     `sets` are the training sets for which it may have a step of its own.
     """
@@ -136,15 +162,23 @@ def find_task_problem(task: Any, evaluated: bool, sets: Sequence[str] = ()) -> t
     if fault:
         return fault
     if not callable(getattr(task, "step", None)) and evaluated and not hasattr(task, "evaluate"):
-        return f"the task {kind} has a step for each training set, and defines no evaluate()", EVALUATE_HINT
-    public = [name for name in dir(task) if not name.startswith("_") and callable(getattr(task, name))]
+        return (
+            f"the task {kind} has a step for each training set, and defines no evaluate()",
+            EVALUATE_HINT,
+        )
+    public = [
+        name for name in dir(task) if not name.startswith("_") and callable(getattr(task, name))
+    ]
     if not hasattr(task, "evaluate"):
         for name in public:
             near = nearest(name, ["evaluate"])
             if near:
                 return f"the task {kind} has a method {name}", near
         if evaluated and steps_itself(task):
-            return f"the task {kind} steps its optimizers itself, and defines no evaluate()", EVALUATE_HINT
+            return (
+                f"the task {kind} steps its optimizers itself, and defines no evaluate()",
+                EVALUATE_HINT,
+            )
     lacking = _missing_half_of_state(task)
     if lacking:
         return f"the task {kind} {lacking}", "a resume needs both"
@@ -156,7 +190,9 @@ def find_task_problem(task: Any, evaluated: bool, sets: Sequence[str] = ()) -> t
 
 
 def _missing_half_of_state(task: Any) -> str:
-    """Return which of `state_dict` and `load_state_dict` a task has alone; empty where it has both or neither."""
+    """Return which of `state_dict` and `load_state_dict` a task has alone;
+    empty where it has both or neither.
+    """
     saves = hasattr(task, "state_dict")
     loads = hasattr(task, "load_state_dict")
     if saves and not loads:
@@ -167,7 +203,9 @@ def _missing_half_of_state(task: Any) -> str:
 
 
 def _find_step_problem(task: Any, own_steps: Sequence[str]) -> tuple[str, str] | None:
-    """Return which step a task lacks, or has misspelt; `own_steps` are those that it may have for training sets."""
+    """Return which step a task lacks, or has misspelt;
+    `own_steps` are those that it may have for training sets.
+    """
     kind = type(task).__name__
     missing = [name for name in own_steps if not callable(getattr(task, name, None))]
     for name in dir(task):
@@ -178,15 +216,19 @@ def _find_step_problem(task: Any, own_steps: Sequence[str]) -> tuple[str, str] |
     if not own_steps or len(missing) == len(own_steps):
         return f"a task needs a method step(run, batch); {kind} has none", ""
     if missing:
-        return f"the task {kind} has no step for some training sets", f"give it {', '.join(missing)}, or step"
+        return (
+            f"the task {kind} has no step for some training sets",
+            f"give it {', '.join(missing)}, or step",
+        )
     return None
 
 
 def check_outputs(outputs: Any, task: Any, method: str, run: Any = None) -> None:
-    """Raise UserError for a wrong result of the task's `method`, "step" or "evaluate", which needs no loss.
+    """Raise UserError for a wrong result of the task's `method`, "step" or "evaluate", which needs
+    no loss.
 
-    Nor does a step of a task that steps its optimizers itself. The `run` knows the training set of the batch, which may
-    have a step of its own.
+    Nor does a step of a task that steps its optimizers itself. The `run` knows the training set of
+    the batch, which may have a step of its own.
     """
     trains = method == "step" and not steps_itself(task)
     wrong = _wrong_outputs(outputs, trains)
@@ -200,11 +242,16 @@ def check_outputs(outputs: Any, task: Any, method: str, run: Any = None) -> None
         method = step_of_set(batch_set)
         called = getattr(task, method)
     hint = 'return {"loss": loss, …} with the mean over the batch, a tensor of no dimensions'
-    raise UserError(Problem(f"the task's {method} has returned {wrong}", _place_of_function(called), hint))
+    raise UserError(
+        Problem(f"the task's {method} has returned {wrong}", _place_of_function(called), hint)
+    )
 
 
 def _wrong_outputs(outputs: Any, trains: bool) -> str:
-    """Return what is wrong with a result; empty where it is right. One that `trains` needs a loss with gradients."""
+    """Return what is wrong with a result; empty where it is right.
+
+    One that `trains` needs a loss with gradients.
+    """
     if outputs is None:
         return "None"
     if not isinstance(outputs, Mapping):
@@ -218,7 +265,10 @@ def _wrong_outputs(outputs: Any, trains: bool) -> str:
     if loss.ndim:
         return f"a loss of shape {tuple(loss.shape)}"
     if trains and not loss.requires_grad:
-        return "a loss that does not depend on any parameter that trains (it does not require a gradient)"
+        return (
+            "a loss that does not depend on any parameter that trains (it does not require a"
+            " gradient)"
+        )
     return ""
 
 
@@ -233,9 +283,11 @@ def _place_of_function(called: Any) -> Where | None:
 
 
 def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers among a task's outputs, and the tensors of no dimensions, which stay on their device.
+    """Return the numbers among a task's outputs, and the tensors of no dimensions, which stay on
+    their device.
 
-    Numbers of 16 bits become float32: they are to be summed, and a sum is soon beyond fp16, or too coarse in bf16.
+    Numbers of 16 bits become float32: they are to be summed, and a sum is soon beyond fp16, or too
+    coarse in bf16.
     """
     result: dict[str, Any] = {}
     for name, value in outputs.items():
@@ -246,7 +298,9 @@ def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
                 number = value.detach()
             else:
                 number = value
-            result[name] = number.float() if number.dtype in (torch.float16, torch.bfloat16) else number
+            result[name] = (
+                number.float() if number.dtype in (torch.float16, torch.bfloat16) else number
+            )
     return result
 
 
@@ -273,11 +327,14 @@ def not_a_number(value: Any, called: str) -> TypeError:
         shape = f"of shape {tuple(value.shape)}"
     else:
         shape = f"({value!r:.40})"
-    return TypeError(f"{called} needs a number or a tensor of one element, not a {type(value).__name__} {shape}")
+    return TypeError(
+        f"{called} needs a number or a tensor of one element, not a {type(value).__name__} {shape}"
+    )
 
 
 def numbers(values: Any, called: str) -> Tensor:
-    """Return a copy of a tensor, an array or a list of real numbers; that of a tensor stays on its device.
+    """Return a copy of a tensor, an array or a list of real numbers; that of a tensor stays on its
+    device.
 
     Raises TypeError, which names `called`, for anything else.
     """
@@ -287,14 +344,17 @@ def numbers(values: Any, called: str) -> Tensor:
         else:
             provided = torch.tensor(values)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{called} needs numbers, not a {type(values).__name__} ({values!r:.40})") from None
+        raise TypeError(
+            f"{called} needs numbers, not a {type(values).__name__} ({values!r:.40})"
+        ) from None
     if provided.is_complex():
         raise TypeError(f"{called} needs real numbers, not {provided.dtype}")
     return provided
 
 
 def scalar(value: Any, called: str) -> float | Tensor:
-    """Return what may be logged: a float, or a copy of a tensor of one element, which stays on its device.
+    """Return what may be logged: a float, or a copy of a tensor of one element, which stays on its
+    device.
 
     Raises TypeError, which names `called`, for anything else.
     """

@@ -1,4 +1,6 @@
-"""The record of the code that an attempt runs: the project's files that this process has imported, and git's answer."""
+"""The record of the code that an attempt runs:
+the project's files that this process has imported, and git's answer.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ SCRIPTS_FOLDER = f"{sysconfig.get_path('scripts')}/"
 
 
 def project_root(base: Path) -> Path:
-    """Return the project's folder of a pipeline in the folder `base`: its git repository, or `base` itself."""
+    """Return the project's folder of a pipeline in the folder `base`:
+    its git repository, or `base` itself.
+    """
     folder = Path(os.path.realpath(base))
     for above in (folder, *folder.parents):
         if (above / ".git").exists():
@@ -57,7 +61,8 @@ def project_root(base: Path) -> Path:
 
 
 class CodeRecorder:
-    """Records the code of an attempt in its run directory, and names what has changed since a checkpoint.
+    """Records the code of an attempt in its run directory, and names what has changed since a
+    checkpoint.
 
     `base` is the folder that the pipeline's own files are relative to.
     """
@@ -77,18 +82,24 @@ class CodeRecorder:
         self._diff = b""
 
     def report_changes(self, then: RecordedCode, since: str) -> None:
-        """Report each recorded file that is another one now; to be called before the files are imported."""
+        """Report each recorded file that is another one now;
+        to be called before the files are imported.
+        """
         changes = compare_code(then, then.on_disk(self._root))
         for change in changes[:MAX_REPORTED]:
             self._say(change.since(since), "warn")
         if len(changes) > MAX_REPORTED:
-            self._say(f"{len(changes) - MAX_REPORTED:,} more files of the code changed since {since}", "warn")
+            self._say(
+                f"{len(changes) - MAX_REPORTED:,} more files of the code changed since {since}",
+                "warn",
+            )
 
     def record(self, it: int, then: RecordedCode | None = None, since: str = "") -> None:
-        """Record the files that this process has imported for the attempt, which begins after iteration `it`.
+        """Record the files that this process has imported for the attempt, which begins after
+        iteration `it`.
 
-        The record of the attempt before stays where nothing differs. Modules that are new since `then` are
-        reported. A file that cannot be read or written is reported; the run goes on.
+        The record of the attempt before stays where nothing differs. Modules that are new since
+        `then` are reported. A file that cannot be read or written is reported; the run goes on.
         """
         self._look(late=False)
         now = CodeSnapshot(self._root, self._files)
@@ -97,7 +108,10 @@ class CodeRecorder:
             for change in new[:MAX_REPORTED]:
                 self._say(change.since(since), "warn")
         for path in edited_since_import(self._imported()):
-            text = f"{path} was edited since this process imported it: the import runs, and the edited file is recorded"
+            text = (
+                f"{path} was edited since this process imported it: the import runs, and the edited"
+                " file is recorded"
+            )
             self._say(text, "warn")
         before = find_latest_code(self._run_dir)
         if before is not None and before.it <= it and not compare_code(before, now):
@@ -109,7 +123,9 @@ class CodeRecorder:
             self._git_thread.start()
 
     def record_again(self, it: int) -> None:
-        """Record for an attempt after iteration `it` that it runs what this process has imported for the latest one."""
+        """Record for an attempt after iteration `it` that it runs what this process
+        has imported for the latest one.
+        """
         before = find_latest_code(self._run_dir)
         if before is None:
             return
@@ -167,18 +183,24 @@ class CodeRecorder:
             try:
                 self._files[name], self._contents[name] = describe_file(path, module, late=late)
             except OSError as error:
-                self._say(f"the code in {name} cannot be recorded: {error.strerror or error}", "warn")
+                self._say(
+                    f"the code in {name} cannot be recorded: {error.strerror or error}", "warn"
+                )
         cells = notebook_cells()
         if cells and not late:
             content = content_to_keep(cells.encode())
-            self._files[NOTEBOOK_FILE_NAME] = CodeFile(compute_checksum(content), len(content), "__main__")
+            self._files[NOTEBOOK_FILE_NAME] = CodeFile(
+                compute_checksum(content), len(content), "__main__"
+            )
             self._contents[NOTEBOOK_FILE_NAME] = content
 
     def _imported(self) -> dict[Path, str]:
         return project_files(self._loaded, self._root)
 
     def _original(self, path: Path) -> Path:
-        """Return where a file of a rerun's copy of the project lies in the project; any other path as it is."""
+        """Return where a file of a rerun's copy of the project lies in the project;
+        any other path as it is.
+        """
         if self._copy is not None and path.is_relative_to(self._copy):
             return Path("/") / path.relative_to(self._copy)
         return path
@@ -195,7 +217,9 @@ NOTEBOOK_FILE_NAME = "notebook_cells.py"
 
 
 def notebook_cells() -> str:
-    """Return the cells of a notebook that have been run, in their order; empty in any other program."""
+    """Return the cells of a notebook that have been run, in their order;
+    empty in any other program.
+    """
     main = sys.modules.get("__main__")
     cells = getattr(main, "In", None)
     if getattr(main, "__file__", None) is not None or not isinstance(cells, list):
@@ -208,10 +232,12 @@ def notebook_cells() -> str:
 
 
 def project_files(loaded: Loaded, root: Path) -> dict[Path, str]:
-    """Return the user's files that this process has imported for a pipeline, and the names of their modules.
+    """Return the user's files that this process has imported for a pipeline, and the names of their
+    modules.
 
-    Those are what the pipeline names and what these files import. In a process that does nothing but train it is every
-    module below `root`, too; a program of the user's may have imported others for other pipelines. Links are followed.
+    Those are what the pipeline names and what these files import. In a process that does nothing
+    but train it is every module below `root`, too; a program of the user's may have imported others
+    for other pipelines. Links are followed.
     """
     modules = dict(sys.modules)
     main = modules.get("__main__")
@@ -219,13 +245,19 @@ def project_files(loaded: Loaded, root: Path) -> dict[Path, str]:
     if main is not None:
         files = _files_of([("__main__", main)]) | files
     if is_own_process(main):
-        below = {path: name for path, name in _files_of(modules.items()).items() if path.is_relative_to(root)}
+        below = {
+            path: name
+            for path, name in _files_of(modules.items()).items()
+            if path.is_relative_to(root)
+        }
         files = below | files
     return files
 
 
 def _files_of(modules: Iterable[tuple[str, ModuleType]]) -> dict[Path, str]:
-    """Return the files of modules that are part of the user's project, with the links in their paths followed."""
+    """Return the files of modules that are part of the user's project,
+    with the links in their paths followed.
+    """
     matches: dict[Path, str] = {}
     for name, module in modules:
         file = _file_of(module)
@@ -235,7 +267,9 @@ def _files_of(modules: Iterable[tuple[str, ModuleType]]) -> dict[Path, str]:
 
 
 def is_project_file(file: str) -> bool:
-    """Say whether a file is part of the user's project: his own, and no command of an installed package."""
+    """Say whether a file is part of the user's project: his own,
+    and no command of an installed package.
+    """
     return is_own_file(file) and not file.startswith(SCRIPTS_FOLDER)
 
 
@@ -261,7 +295,9 @@ def _named_modules(loaded: Loaded, modules: Mapping[str, ModuleType]) -> dict[st
     return result
 
 
-def _closure(named: Mapping[str, ModuleType], modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, ModuleType]]:
+def _closure(
+    named: Mapping[str, ModuleType], modules: Mapping[str, ModuleType]
+) -> Iterator[tuple[str, ModuleType]]:
     """Yield modules and what they import, directly or by others, as far as they are the user's."""
     waiting = dict(named)
     seen: set[int] = set()
@@ -314,7 +350,9 @@ def _time_of(file: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _import_statements(file: str, changed: int) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
-    """Return the import statements of a file: the level, the module, and the names that are taken from it."""
+    """Return the import statements of a file: the level, the module,
+    and the names that are taken from it.
+    """
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -330,7 +368,9 @@ def _import_statements(file: str, changed: int) -> tuple[tuple[int, str, tuple[s
 
 
 def _file_of(module: Any) -> str | None:
-    """Return the file of a module; of a lazy module, whose attributes load it, what is known without that."""
+    """Return the file of a module; of a lazy module, whose attributes load it,
+    what is known without that.
+    """
     known = getattr(module, "__dict__", {})
     file = known.get("__file__")
     if not isinstance(file, str):
@@ -339,10 +379,11 @@ def _file_of(module: Any) -> str | None:
 
 
 def edited_since_import(files: Mapping[Path, str]) -> Iterator[str]:
-    """Yield the files whose functions, as this process runs them, are not those that stand in them now.
+    """Yield the files whose functions, as this process runs them, are not those that stand in them
+    now.
 
-    That may be where a notebook, or a program that trains several times, has imported a file before it was edited.
-    `files` has the name of the module of each.
+    That may be where a notebook, or a program that trains several times, has imported a file before
+    it was edited. `files` has the name of the module of each.
     """
     began = read_start_time(os.getpid())
     if began is None:
@@ -361,7 +402,9 @@ def edited_since_import(files: Mapping[Path, str]) -> Iterator[str]:
 
 
 def _running_codes(module: ModuleType) -> Iterator[CodeType]:
-    """Yield the code of the functions, and of the methods of the classes, that a module has defined."""
+    """Yield the code of the functions, and of the methods of the classes,
+    that a module has defined.
+    """
     file = _file_of(module)
     for value in list(vars(module).values()):
         members = [value]
@@ -381,13 +424,17 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def _shape_of(code: CodeType) -> tuple[Any, ...]:
-    """Return what tells the code of two functions apart: not the name of the file, nor constants that hold it."""
+    """Return what tells the code of two functions apart: not the name of the file,
+    nor constants that hold it.
+    """
     constants = tuple(repr(value) for value in code.co_consts if not isinstance(value, CodeType))
     return code.co_qualname, code.co_code, code.co_names, code.co_varnames, constants
 
 
 def read_git_state(root: Path) -> tuple[GitState, bytes] | None:
-    """Return the commit of a folder's repository with what differs from it, and the difference; None without one."""
+    """Return the commit of a folder's repository with what differs from it,
+    and the difference; None without one.
+    """
     try:
         commit = ask_git_for_text(root, "rev-parse", "HEAD")
         branch = ask_git_for_text(root, "rev-parse", "--abbrev-ref", "HEAD")

@@ -10,8 +10,9 @@ _training = WeakSet[RunState]()
 """The runs of this process."""
 
 FORK_ERROR = (
-    "hookflow: a hook or the task has forked the training process, and its copy went on to train in the same run "
-    "directory. The copy ends here. A forked process must end itself by os._exit(); to start one, use subprocess"
+    "hookflow: a hook or the task has forked the training process, and its copy went on to train in"
+    " the same run directory. The copy ends here. A forked process must end itself by os._exit();"
+    " to start one, use subprocess"
 )
 
 
@@ -24,7 +25,9 @@ os.register_at_fork(after_in_child=_ask_for_a_safe_point)
 
 
 def watch_for_forks(state: RunState) -> int:
-    """Have a forked copy of this process come to its next safe point at once; return the id of this process."""
+    """Have a forked copy of this process come to its next safe point at once;
+    return the id of this process.
+    """
     _training.add(state)
     return os.getpid()
 

@@ -38,7 +38,9 @@ def cores() -> int:
 
 
 TRIES, PERIOD = 3, 0.02
-"""How often the lock of a run is tried, and the seconds between: `RunDir.life` takes it for a moment, to ask."""
+"""How often the lock of a run is tried, and the seconds between:
+`RunDir.life` takes it for a moment, to ask.
+"""
 
 CHANGEABLE_FACTS = ("base", "source", "overrides", "in_python", "hookflow", "version")
 """The facts of `run.json` that a resume may change."""
@@ -55,8 +57,8 @@ def new_run(
 ) -> RunDir:
     """Make and `prepare` the directory of a new run, in the folder `runs` or `run.dir`.
 
-    Its own files are relative to `base`, or to the folder of its pipeline. Hooks alone need a process that `has_loop`.
-    Raises UserError.
+    Its own files are relative to `base`, or to the folder of its pipeline. Hooks alone need a
+    process that `has_loop`. Raises UserError.
     """
     if loaded.is_attached and not has_loop:
         raise UserError(no_loop(loaded.places.of("run")))
@@ -72,23 +74,39 @@ def new_run(
         if has_loop:
             run_dir.sign(loop="own")
     except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
-        message = f"no run directory can be made in {folder}: {getattr(error, 'strerror', None) or error}"
-        raise UserError(Problem(message, loaded.places.of("run.dir") if runs is None else None)) from None
+        message = (
+            f"no run directory can be made in {folder}: {getattr(error, 'strerror', None) or error}"
+        )
+        raise UserError(
+            Problem(message, loaded.places.of("run.dir") if runs is None else None)
+        ) from None
     return run_dir
 
 
-def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, parent: Parent | None = None) -> None:
-    """Write the resolved pipeline, the plan and the identity; the pipeline's files are relative to `base`."""
+def prepare(
+    loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, parent: Parent | None = None
+) -> None:
+    """Write the resolved pipeline, the plan and the identity;
+    the pipeline's files are relative to `base`.
+    """
     facts: dict[str, Any] = {} if parent is None else {"parent": parent._asdict()}
-    facts |= {"id": run_dir.id, "name": loaded.pipeline.run.name, "argv": sys.argv, "created": time.time()}
-    facts["starter"] = process_identity(os.getpid())  # until the training signs, the run lives as long as this process
+    facts |= {
+        "id": run_dir.id,
+        "name": loaded.pipeline.run.name,
+        "argv": sys.argv,
+        "created": time.time(),
+    }
+    # Until the training signs, the run lives as long as this process.
+    facts["starter"] = process_identity(os.getpid())
     if loaded.weights:
         facts["weights"] = weights_facts(loaded.weights)
     _record(loaded, plan, run_dir, base, **facts)
 
 
 def stage_resume(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
-    """Write the pipeline and the plan of a resume aside; `commit_resume` records them once its checkpoint is read."""
+    """Write the pipeline and the plan of a resume aside;
+    `commit_resume` records them once its checkpoint is read.
+    """
     run_dir.proposed.path.mkdir()
     _record(loaded, plan, run_dir.proposed, base)
 
@@ -98,7 +116,8 @@ def commit_resume(run_dir: RunDir) -> None:
     proposed = run_dir.proposed
     if proposed.plan.exists() and proposed.plan.read_bytes() != run_dir.plan.read_bytes():
         run_dir.keep_plan()
-    for path in (proposed.plan, proposed.pipeline):  # a process that was killed here may have come half the way
+    # A process that was killed here may have come half the way.
+    for path in (proposed.plan, proposed.pipeline):
         with suppress(FileNotFoundError):
             path.replace(run_dir.path / path.name)
     facts = proposed.describe()
@@ -115,7 +134,10 @@ def rollback_resume(run_dir: RunDir) -> None:
 
 
 def _written(loaded: Loaded) -> str:
-    """Return the pipeline as a run records it: without `[sweep]`, which no run is trained by. Raises UserError."""
+    """Return the pipeline as a run records it: without `[sweep]`, which no run is trained by.
+
+    Raises UserError.
+    """
     return dump(loaded.public.model_copy(update={"sweep": None}), Where(str(loaded.source)))
 
 
@@ -124,7 +146,11 @@ def _record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: An
     pipeline = _written(loaded)
     write_whole(run_dir.plan, written)
     write_whole(run_dir.pipeline, pipeline)
-    source = {"source": str(loaded.source), "overrides": list(loaded.overrides), "in_python": loaded.in_python}
+    source = {
+        "source": str(loaded.source),
+        "overrides": list(loaded.overrides),
+        "in_python": loaded.in_python,
+    }
     run_dir.sign(base=str(base.resolve()), **source, hookflow=__version__, version=VERSION, **facts)
 
 
@@ -139,12 +165,15 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start the training in a session of its own; its output goes to the run's `output.log`.
 
-    That is one process, `standby` if there is one, or an agent that starts `nproc` ranks, and again up to
-    `max_restarts` times when one fails. `options` are those of `hookflow.runner.attempt.main`.
-    A process that is no `standby` has the variables of `environment` besides those of this one.
-    Raises UserError when the run is already running, or needs objects of a program that has ended.
+    That is one process, `standby` if there is one, or an agent that starts `nproc` ranks, and again
+    up to `max_restarts` times when one fails. `options` are those of
+    `hookflow.runner.attempt.main`. A process that is no `standby` has the variables of
+    `environment` besides those of this one. Raises UserError when the run is already running, or
+    needs objects of a program that has ended.
     """
-    if "--resume" in options and (missing := missing_objects(load(short(run_dir.wanted().pipeline), recorded=True))):
+    if "--resume" in options and (
+        missing := missing_objects(load(short(run_dir.wanted().pipeline), recorded=True))
+    ):
         raise UserError(missing)
     module = "hookflow.runner"
     if nproc is not None:
@@ -159,7 +188,9 @@ def start(
             else:
                 holding = f"--locks={','.join(map(str, locks))}"
                 arguments = (str(run_dir.path), holding, *options)
-                child = start_python(module, *arguments, output=output, descriptors=locks, environment=environment)
+                child = start_python(
+                    module, *arguments, output=output, descriptors=locks, environment=environment
+                )
         transfer_claim_to_child(locks, child.pid)
         if notifies:
             start_notifying(run_dir, child.pid, began)
@@ -177,8 +208,8 @@ NOTIFICATION_WAIT_SECONDS = 30.0
 def start_notifying(run_dir: RunDir, pid: int, since: float) -> None:
     """Start the process that sends the notifications of `[notify]`, if the pipeline asks for any.
 
-    It watches the attempt that began at `since` (seconds since 1970), and the process `pid` that trains or that starts
-    the ranks.
+    It watches the attempt that began at `since` (seconds since 1970), and the process `pid` that
+    trains or that starts the ranks.
     """
     try:
         text = run_dir.wanted().pipeline.read_bytes()
@@ -191,7 +222,9 @@ def start_notifying(run_dir: RunDir, pid: int, since: float) -> None:
         return
     arguments = (str(run_dir.path), json.dumps(section), f"--pid={pid}", f"--since={since!r}")
     with run_dir.output.open("ab") as output:
-        _NOTIFIERS[run_dir.path] = start_python("hookflow.notify", *arguments, output=output, descriptors=())
+        _NOTIFIERS[run_dir.path] = start_python(
+            "hookflow.notify", *arguments, output=output, descriptors=()
+        )
 
 
 def finish_notifying(run_dir: RunDir) -> str:
@@ -205,7 +238,10 @@ def finish_notifying(run_dir: RunDir) -> str:
     try:
         failed = process.wait(NOTIFICATION_WAIT_SECONDS)
     except subprocess.TimeoutExpired:
-        return f"notify: the last notification has not been sent after {NOTIFICATION_WAIT_SECONDS:g} s; it is tried on"
+        return (
+            f"notify: the last notification has not been sent after {NOTIFICATION_WAIT_SECONDS:g}"
+            " s; it is tried on"
+        )
     if failed:
         return f"notify: not every notification was sent; {short(run_dir.output)} says why"
     return ""
@@ -220,20 +256,28 @@ def start_python(
 ) -> subprocess.Popen[bytes]:
     """Start a module as a process in a session of its own, with copies of the file descriptors.
 
-    The working directory is not searched for modules (`-P`): a `json.py` that lies there is not taken for the standard
-    library's.
+    The working directory is not searched for modules (`-P`): a `json.py` that lies there is not
+    taken for the standard library's.
     """
     command = [sys.executable, "-P", "-m", module, *arguments]
-    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+    streams: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": output,
+        "stderr": subprocess.STDOUT,
+    }
     env = None
     if environment:
         env = {**os.environ, **environment}
     with signals_blocked():
-        return subprocess.Popen(command, **streams, start_new_session=True, pass_fds=descriptors, env=env)
+        return subprocess.Popen(
+            command, **streams, start_new_session=True, pass_fds=descriptors, env=env
+        )
 
 
 def hand_on_signals(child: subprocess.Popen[bytes], pressed: list[int]) -> None:
-    """Send the signals that end a run on to the process that trains; append each Ctrl-C to `pressed`."""
+    """Send the signals that end a run on to the process that trains;
+    append each Ctrl-C to `pressed`.
+    """
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         child.send_signal(number)
@@ -245,17 +289,25 @@ def hand_on_signals(child: subprocess.Popen[bytes], pressed: list[int]) -> None:
 
 
 class StandbyProcess:
-    """A process that imports torch while the pipeline is checked, and trains once it is sent a run."""
+    """A process that imports torch while the pipeline is checked,
+    and trains once it is sent a run.
+    """
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         self._started = False
         with theirs, tempfile.TemporaryFile(dir=find_temporary_folder()) as output:
             number = theirs.fileno()
-            self._process = start_python("hookflow.runner", f"--standby={number}", output=output, descriptors=(number,))
+            self._process = start_python(
+                "hookflow.runner", f"--standby={number}", output=output, descriptors=(number,)
+            )
 
-    def train(self, arguments: Sequence[str], output: IO[bytes], locks: Locks) -> subprocess.Popen[bytes]:
-        """Send the arguments of `hookflow.runner`, the file for the output, and the locks of the run."""
+    def train(
+        self, arguments: Sequence[str], output: IO[bytes], locks: Locks
+    ) -> subprocess.Popen[bytes]:
+        """Send the arguments of `hookflow.runner`, the file for the output,
+        and the locks of the run.
+        """
         socket.send_fds(self._socket, [json.dumps(arguments).encode()], [output.fileno(), *locks])
         self._started = True
         return self._process
@@ -271,8 +323,9 @@ class StandbyProcess:
 def claim(run_dir: RunDir) -> Locks:
     """Lock the run for the owner of the returned locks, and for child processes that inherit them.
 
-    The lock lasts until the last of them, and of those that `hold` it, has ended. Raises UserError when another
-    process holds it, or trains in the directory without a lock. Locks of `keep` are returned.
+    The lock lasts until the last of them, and of those that `hold` it, has ended. Raises UserError
+    when another process holds it, or trains in the directory without a lock. Locks of `keep` are
+    returned.
     """
     kept = _KEPT_LOCKS.pop(run_dir.path, None)
     if kept is not None:
@@ -291,7 +344,9 @@ def keep(run_dir: RunDir, locks: Locks) -> None:
 
 
 def take_kept(run_dir: RunDir) -> Locks:
-    """Return the locks of a run that are kept for the next `claim`, for another process; none if none are kept."""
+    """Return the locks of a run that are kept for the next `claim`, for another process;
+    none if none are kept.
+    """
     return _KEPT_LOCKS.pop(run_dir.path, ())
 
 
@@ -299,7 +354,10 @@ _KEPT_LOCKS: dict[Path, Locks] = {}
 
 
 def hold(run_dir: RunDir, *, shared: bool = True) -> Locks:
-    """Hold the lock of a claimed run for one of its ranks. Raises UserError when another process owns it by now."""
+    """Hold the lock of a claimed run for one of its ranks.
+
+    Raises UserError when another process owns it by now.
+    """
     for _ in range(TRIES):
         locks = try_lock(run_dir.path, shared=shared)
         if locks is not None:

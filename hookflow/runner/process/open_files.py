@@ -1,8 +1,9 @@
-"""Files that hooks and tasks have left open: what Python still holds back of them is written before a process ends.
+"""Files that hooks and tasks have left open: what Python still holds back of them is written before
+a process ends.
 
-Python writes it when it destroys a file object, which need not happen before a process ends. Where a file object is
-part of a circle of objects, the garbage collector may close the file before its text has been passed on. Versions of
-Python differ in that.
+Python writes it when it destroys a file object, which need not happen before a process ends. Where
+a file object is part of a circle of objects, the garbage collector may close the file before its
+text has been passed on. Versions of Python differ in that.
 """
 
 import gc
@@ -16,14 +17,18 @@ from typing import Any
 from hookflow.text import print_error
 
 FILE_CLASS = io.TextIOWrapper.__mro__[-2]
-"""The class of all file objects. `io.IOBase` is slower: its check looks at attributes of every object."""
+"""The class of all file objects.
+
+`io.IOBase` is slower: its check looks at attributes of every object.
+"""
 
 
 def flush_open_files() -> None:
     """Write what file objects hold back; they stay open.
 
-    Files in the permanent generation of the garbage collector (`gc.freeze`) are left out: it does not collect them.
-    A pipe, a socket or a terminal is left out: writing to it may wait for ever. An error is printed.
+    Files in the permanent generation of the garbage collector (`gc.freeze`) are left out: it does
+    not collect them. A pipe, a socket or a terminal is left out: writing to it may wait for ever.
+    An error is printed.
     """
     texts, in_python, buffers = _files_by_layer()
     for file in [*texts, *in_python, *buffers]:
@@ -33,8 +38,9 @@ def flush_open_files() -> None:
 def close_open_files() -> None:
     """Write what file objects hold back, of a process that ends.
 
-    File objects that are written in Python are closed, since some of them write their last bytes only then, as gzip's.
-    The same files are left out as by `flush_open_files`, but none of those in the permanent generation.
+    File objects that are written in Python are closed, since some of them write their last bytes
+    only then, as gzip's. The same files are left out as by `flush_open_files`, but none of those in
+    the permanent generation.
     """
     gc.unfreeze()
     texts, in_python, buffers = _files_by_layer()
@@ -47,7 +53,8 @@ def close_open_files() -> None:
 
 
 def _files_by_layer() -> tuple[list[Any], list[Any], list[Any]]:
-    """Return the open files that hold something back: of text, those written in Python, and Python's buffers.
+    """Return the open files that hold something back: of text, those written in Python, and
+    Python's buffers.
 
     Data that one of them passes on may arrive in one of a list that comes later.
     """
@@ -82,7 +89,8 @@ def _is_written(file: Any) -> bool:
         return True
     try:
         mode = os.fstat(number).st_mode
-    except OSError:  # the number was closed, as all are where a process is detached from its parent's files
+    # The number was closed, as all are where a process is detached from its parent's files.
+    except OSError:
         return False
     return stat.S_ISREG(mode)
 
@@ -93,4 +101,7 @@ def _do(file: Any, write: Callable[[], object]) -> None:
         write()
     except Exception as error:
         name = getattr(file, "name", type(file).__name__)
-        print_error(f"hookflow: a file that was left open cannot be written: {name}: {type(error).__name__}: {error}")
+        print_error(
+            f"hookflow: a file that was left open cannot be written: {name}:"
+            f" {type(error).__name__}: {error}"
+        )

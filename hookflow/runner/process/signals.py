@@ -1,7 +1,7 @@
 """Interruptions of a run: signals of the system and commands of users. Imports no torch.
 
-A signal handler runs in the middle of anything, so it takes no lock: it sets plain attributes, which the training reads
-at safe points.
+A signal handler runs in the middle of anything, so it takes no lock: it sets plain attributes,
+which the training reads at safe points.
 """
 
 import os
@@ -25,10 +25,11 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def ends_at_once(number: int) -> bool:
-    """Return whether a signal that is not the first one ends the run at once: only Ctrl-C of a person does.
+    """Return whether a signal that is not the first one ends the run at once: only Ctrl-C of a
+    person does.
 
-    A scheduler sends a sequence, such as SIGUSR1 and then SIGTERM, and launchers hand theirs on. None of these may cost
-    the checkpoint that the first one has asked for.
+    A scheduler sends a sequence, such as SIGUSR1 and then SIGTERM, and launchers hand theirs on.
+    None of these may cost the checkpoint that the first one has asked for.
     """
     return number == signal.SIGINT
 
@@ -44,7 +45,9 @@ class StopReason:
 
     @property
     def may_be_restarted(self) -> bool:
-        """Whether another attempt may go better: neither the user nor a mistake of theirs has ended this one."""
+        """Whether another attempt may go better: neither the user nor a
+        mistake of theirs has ended this one.
+        """
         return self.status == "failed" and self.exit != 2
 
 
@@ -56,10 +59,12 @@ IMPORT_POLL = 0.05
 
 
 WAITING_RANKS_NOTE = (
-    "the ranks finish this iteration once it is there, and then save; if it never comes, nothing after the last "
-    "checkpoint can be saved, and Ctrl-C ends the run at once"
+    "the ranks finish this iteration once it is there, and then save; if it never comes, nothing"
+    " after the last checkpoint can be saved, and Ctrl-C ends the run at once"
 )
-"""The consequence where one of several ranks lacks a batch: the others wait for it in the middle of their iteration."""
+"""The consequence where one of several ranks lacks a batch:
+the others wait for it in the middle of their iteration.
+"""
 
 
 class RunInterruptedError(KeyboardInterrupt):
@@ -67,11 +72,15 @@ class RunInterruptedError(KeyboardInterrupt):
 
 
 class WorkerHangError(RunInterruptedError):
-    """Raised where the training waits for a worker's batch, which has not come for `WAIT` seconds after a signal."""
+    """Raised where the training waits for a worker's batch,
+    which has not come for `WAIT` seconds after a signal.
+    """
 
 
 class Rewind(BaseException):
-    """Raised at a safe point by a command, on all ranks: the run goes back to the checkpoint at `path`."""
+    """Raised at a safe point by a command, on all ranks:
+    the run goes back to the checkpoint at `path`.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"back to {path.name}")
@@ -108,9 +117,9 @@ def handlers_put_back() -> Iterator[None]:
 class SignalCollector:
     """Collects interruptions: `stop` by the first signal, and `commands` in their order.
 
-    Interrupted is raised at once before the training has begun, and by a Ctrl-C that is not the first signal. While
-    torch is imported no signal raises: an exception there passes through C++, which aborts the process. It is raised
-    after the import.
+    Interrupted is raised at once before the training has begun, and by a Ctrl-C that is not the
+    first signal. While torch is imported no signal raises: an exception there passes through C++,
+    which aborts the process. It is raised after the import.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -125,7 +134,9 @@ class SignalCollector:
         """Whether the first signal waits for a safe point: the training has begun."""
         self._hangs = False
         self._awaits_import = False
-        """Whether the first signal has come during an import, and Interrupted is to be raised after it."""
+        """Whether the first signal has come during an import,
+        and Interrupted is to be raised after it.
+        """
         self._reason = ""
         self._report_wait: Callable[[str], None] | None = None
         self._refetches = False
@@ -141,7 +152,9 @@ class SignalCollector:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def listen(self) -> None:
-        """Handle END_SIGNALS, including blocked ones that are pending, and ignore SIGHUP; the main thread alone can."""
+        """Handle END_SIGNALS, including blocked ones that are pending, and ignore SIGHUP;
+        the main thread alone can.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         for number in END_SIGNALS:
@@ -152,19 +165,27 @@ class SignalCollector:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
 
     def _watch_imports(self) -> None:
-        """Send this process another signal once the import is over that the first signal waits for."""
+        """Send this process another signal once the import is over
+        that the first signal waits for.
+        """
         main = threading.main_thread().ident or 0
         while not (self.graceful or self.ignored):
             time.sleep(IMPORT_POLL)
-            if self._awaits_import and not _is_importing_native_code(sys._current_frames().get(main)):
+            if self._awaits_import and not _is_importing_native_code(
+                sys._current_frames().get(main)
+            ):
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    def be_graceful(self, report_wait: Callable[[str], None] | None = None, *, refetches: bool = False) -> None:
-        """From here on the first signal waits for a safe point. Raises Interrupted when one has come already.
+    def be_graceful(
+        self, report_wait: Callable[[str], None] | None = None, *, refetches: bool = False
+    ) -> None:
+        """From here on the first signal waits for a safe point. Raises Interrupted when one has
+        come already.
 
-        Where the training then waits for a worker's batch for more than `WAIT` seconds, WorkerHangs is raised there.
-        With `report_wait` that is reported instead: one of several ranks cannot leave an iteration alone. If it
-        `refetches` such a batch, WorkerHangs is raised the first time nevertheless.
+        Where the training then waits for a worker's batch for more than `WAIT` seconds, WorkerHangs
+        is raised there. With `report_wait` that is reported instead: one of several ranks cannot
+        leave an iteration alone. If it `refetches` such a batch, WorkerHangs is raised the first
+        time nevertheless.
         """
         again = self.graceful
         self.graceful = True
@@ -173,10 +194,14 @@ class SignalCollector:
         if self.stop is not None:
             raise RunInterruptedError(f"{self.stop.reason} before the training began")
         if threading.current_thread() is threading.main_thread() and not again:
-            threading.Thread(target=self._watch_fetches, name="hookflow-signals", daemon=True).start()
+            threading.Thread(
+                target=self._watch_fetches, name="hookflow-signals", daemon=True
+            ).start()
 
     def _watch_fetches(self) -> None:
-        """After the first signal, watch for a worker's batch that does not come: interrupt that wait, or report it."""
+        """After the first signal, watch for a worker's batch that does not come:
+        interrupt that wait, or report it.
+        """
         main = threading.main_thread().ident or 0
         awaited = None
         since = 0.0
@@ -191,7 +216,8 @@ class SignalCollector:
             elif time.monotonic() - since >= WAIT:
                 if self._report_wait is not None and not self._refetches:
                     self._report_wait(
-                        f"no batch has come from the loader's workers for {WAIT:g} s: {WAITING_RANKS_NOTE}"
+                        f"no batch has come from the loader's workers for {WAIT:g} s:"
+                        f" {WAITING_RANKS_NOTE}"
                     )
                     return
                 self._hangs = True
@@ -212,7 +238,8 @@ class SignalCollector:
             self._hangs = False
             if _fetch(frame) is not None:
                 raise WorkerHangError(
-                    f"{self.stop.reason}, and no batch has come from the loader's workers for {WAIT:g} s"
+                    f"{self.stop.reason}, and no batch has come from the loader's workers for"
+                    f" {WAIT:g} s"
                 )
             return
         first = self.stop
@@ -223,7 +250,9 @@ class SignalCollector:
             raise RunInterruptedError(f"{first.reason}, then {name}: ended at once")
 
     def _interrupt_start(self, number: int, frame: FrameType | None) -> None:
-        """Raise Interrupted by the first signal before the training, or note that it waits for an import."""
+        """Raise Interrupted by the first signal before the training,
+        or note that it waits for an import.
+        """
         if self.stop is None:
             self.stop = self._stop_by(number)
         self._awaits_import = _is_importing_native_code(frame)
@@ -240,7 +269,9 @@ class SignalCollector:
 
 
 def _is_importing_native_code(frame: FrameType | None) -> bool:
-    """Return whether this frame, or one of its callers, imports a module of torch or loads an extension module."""
+    """Return whether this frame, or one of its callers,
+    imports a module of torch or loads an extension module.
+    """
     while frame is not None:
         name = frame.f_code.co_name
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
@@ -254,7 +285,9 @@ def _is_importing_native_code(frame: FrameType | None) -> bool:
 
 
 def _fetch(frame: FrameType | None) -> FrameType | None:
-    """Return the frame, among this one and its callers, in which a DataLoader awaits a worker's batch."""
+    """Return the frame, among this one and its callers,
+    in which a DataLoader awaits a worker's batch.
+    """
     waits = False
     while frame is not None:
         waits = waits or frame.f_code.co_name == "_try_get_data"

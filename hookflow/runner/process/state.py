@@ -1,7 +1,7 @@
 """The state of a run: counters, stage, and the attention flag.
 
-The sentence below a field names its writer. Signals, commands, hooks and finished writes set `attention`; the safe
-point clears it.
+The sentence below a field names its writer. Signals, commands, hooks and finished writes set
+`attention`; the safe point clears it.
 """
 
 import time
@@ -22,10 +22,17 @@ class NoMetricError(UserError, KeyError):
 
 
 class MetricDict(dict[str, Any]):
-    """The metrics of a pass. A name that is not there raises with the nearest one, at the hook's line."""
+    """The metrics of a pass.
+
+    A name that is not there raises with the nearest one, at the hook's line.
+    """
 
     def __missing__(self, name: str) -> Any:
-        raise NoMetricError(Problem(f'there is no metric "{name}"', hint=nearest_or_all(name, self, none="none yet")))
+        raise NoMetricError(
+            Problem(
+                f'there is no metric "{name}"', hint=nearest_or_all(name, self, none="none yet")
+            )
+        )
 
 
 NO_METRICS: Mapping[str, float] = MappingProxyType(MetricDict())
@@ -43,19 +50,31 @@ class RunState:
         self.next_stop = 0
         """The iterations done at which the loop must look up by count. Written by the loop."""
         self.iter = self.epoch = self.batch_idx = 0
-        """Written by the loops and by a resume; `batch_idx` counts the batches of an evaluation while that lasts."""
+        """Written by the loops and by a resume; `batch_idx` counts the batches of
+        an evaluation while that lasts.
+        """
         self.done = memoryview(bytearray(8)).cast("q")
         """`iter` once more, where other processes see it. Written by the loops."""
         self.batch_size = 0
-        """Examples of this rank in the current batch, 0 where unknown. Written by who takes or replaces it."""
+        """Examples of this rank in the current batch, 0 where unknown.
+
+        Written by who takes or replaces it.
+        """
         self.samples = self.tokens = 0
-        """Examples and tokens of the batches that all ranks have taken. Counted where a trigger asks for them, by the
-        iterations."""
+        """Examples and tokens of the batches that all ranks have taken. Counted where a trigger
+        asks for them, by the iterations.
+        """
         self.mixes_sets = False
-        """Whether the current iteration has batches of several training sets. Written by the iteration."""
+        """Whether the current iteration has batches of several training sets.
+
+        Written by the iteration.
+        """
         self.batch_weight: Weight | None = None
-        """The weight of this rank's share of the current batch in means, where the task says it; None: its examples.
-        Written by who has the task weigh it."""
+        """The weight of this rank's share of the current batch in means, where the task says it;
+        None: its examples.
+
+        Written by who has the task weigh it.
+        """
         self.batches = 0
         """Batches of the current pass."""
         self.split = "train"
@@ -63,28 +82,41 @@ class RunState:
         self.is_predicting = False
         """Whether the run predicts a set of data, and nothing else. Written by the trainer."""
         self.batch: Any = NO_BATCH
-        """The current batch, while a task that steps its optimizers itself has it, or the loop of an attached run."""
+        """The current batch, while a task that steps its optimizers itself has it,
+        or the loop of an attached run.
+        """
         self.epoch_ends = False
-        """The epoch ends after this iteration, whatever the data still has. Set by what hooks request; cleared by the
-        loop once the epoch is closed."""
+        """The epoch ends after this iteration, whatever the data still has. Set by what hooks
+        request; cleared by the loop once the epoch is closed.
+        """
         self.validation_due: Sequence[str] = ()
-        """The sets of data on which a validation is due at the next safe point, or first in a run that starts or is
-        resumed. Set there, by the start and by a resume; cleared by the loop."""
+        """The sets of data on which a validation is due at the next safe point, or first in a run
+        that starts or is resumed. Set there, by the start and by a resume; cleared by the loop.
+        """
         self.validated: dict[str, int] = {}
-        """The iteration of the latest validation that began on each set of data. Written by the loop."""
+        """The iteration of the latest validation that began on each set of data.
+
+        Written by the loop.
+        """
         self.metrics: Mapping[str, float] = NO_METRICS
         """The metrics of the latest validation or test. Written by the evaluation."""
         self.metrics_at = 0
         """The iteration that they are of."""
         self.max_epochs: int | None = None
         self.iter_limit: int | None = None
-        """The iterations after which the run ends, in whichever epoch; None where epochs alone count."""
+        """The iterations after which the run ends, in whichever epoch;
+        None where epochs alone count.
+        """
         self.max_iters = self.batches_per_epoch = self.iters_per_epoch = 0
-        """How long the run is, 0 where it has no end; and its current epoch. Written before it begins, and by
-        `enter_epoch`."""
+        """How long the run is, 0 where it has no end; and its current epoch. Written before it
+        begins, and by `enter_epoch`.
+        """
         self.epoch_lengths = EpochLengths.constant(0)
         self.batches_by_epoch, self.accumulate_by_epoch = ByEpoch.constant(0), ByEpoch.constant(1)
-        """The iterations and the batches of each epoch, and the batches of an iteration. Written before it begins."""
+        """The iterations and the batches of each epoch, and the batches of an iteration.
+
+        Written before it begins.
+        """
         self.accumulate = 1
         """The batches of an iteration in the current epoch. Written by `enter_epoch`."""
         self.seconds: Callable[[], float] = time.monotonic
@@ -96,14 +128,20 @@ class RunState:
 
     @contextmanager
     def during(self, stage: Stage) -> Iterator[None]:
-        """Be in a stage, and then in the one before; after an exception the run stays where it was raised."""
+        """Be in a stage, and then in the one before;
+        after an exception the run stays where it was raised.
+        """
         before = self.stage
         self.stage = stage
         yield
         self.stage = before
 
-    def set_length(self, max_epochs: int | None, max_iters: int | None, lengths: EpochLengths) -> None:
-        """Set how long the run is; the iterations of an epoch are 0 where the training data are not built."""
+    def set_length(
+        self, max_epochs: int | None, max_iters: int | None, lengths: EpochLengths
+    ) -> None:
+        """Set how long the run is; the iterations of an epoch are 0 where
+        the training data are not built.
+        """
         self.max_epochs = max_epochs
         self.iter_limit = max_iters
         self.epoch_lengths = lengths
@@ -118,7 +156,15 @@ class RunState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the run between two iterations."""
-        kept = ["iter", "epoch", "batch_idx", "epoch_ends", "iters_per_epoch", "max_iters", "metrics_at"]
+        kept = [
+            "iter",
+            "epoch",
+            "batch_idx",
+            "epoch_ends",
+            "iters_per_epoch",
+            "max_iters",
+            "metrics_at",
+        ]
         kept += [name for name in ("samples", "tokens") if getattr(self, name)]
         copied = {"metrics": mask_names(self.metrics), "validated": dict(self.validated)}
         if self.epoch_lengths.changes:
@@ -126,14 +172,18 @@ class RunState:
         return {name: getattr(self, name) for name in kept} | copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; the length of an epoch only where the data are not built."""
+        """Restore what `state_dict` returned; the length of an epoch
+        only where the data are not built.
+        """
         self.iter = state["iter"]
         self.epoch = state["epoch"]
         self.batch_idx = state["batch_idx"]
         self.epoch_ends = state["epoch_ends"]
         self.validation_due = state["validation_due"]
         self.validated = dict(state["validated"])
-        self.metrics = MetricDict({restore_masked(name): value for name, value in state["metrics"].items()})
+        self.metrics = MetricDict(
+            {restore_masked(name): value for name, value in state["metrics"].items()}
+        )
         self.metrics_at = state["metrics_at"]
         self.samples, self.tokens = state.get("samples", 0), state.get("tokens", 0)
         if not self.iters_per_epoch:
@@ -141,7 +191,9 @@ class RunState:
         self.enter_epoch()
 
     def place(self, it: int) -> str:
-        """Return in words where an iteration is, the one done or under way; between two epochs in the one done."""
+        """Return in words where an iteration is, the one done or under way;
+        between two epochs in the one done.
+        """
         evaluating = self.stage in ("val", "test")  # then `batch_idx` counts other batches
         if evaluating:
             inside = f"in {self.stage}"
@@ -160,7 +212,9 @@ class RunState:
 
 
 def all_iterations(max_epochs: int | None, max_iters: int | None, lengths: EpochLengths) -> int:
-    """Return the iterations of a run as long as its pipeline says: of two lengths, what is reached first."""
+    """Return the iterations of a run as long as its pipeline says: of two lengths,
+    what is reached first.
+    """
     of_epochs = int(lengths.iterations(max_epochs or 0))
     if max_iters and of_epochs:
         return min(max_iters, of_epochs)

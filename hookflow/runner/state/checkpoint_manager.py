@@ -1,4 +1,6 @@
-"""The checkpoints of a run from the side of the training: request, copy, background write, report."""
+"""The checkpoints of a run from the side of the training: request, copy,
+background write, report.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,17 @@ ABANDON_GRACE_SECONDS = 5.0
 SIGNAL_CHECK_SECONDS = 1.0
 """Seconds between the waits for a write: Python handles a signal between them."""
 
-OF_RUN = ("id", "name", "base", "source", "overrides", "in_python", "hookflow", "version", "created")
+OF_RUN = (
+    "id",
+    "name",
+    "base",
+    "source",
+    "overrides",
+    "in_python",
+    "hookflow",
+    "version",
+    "created",
+)
 """The facts of `run.json` that a checkpoint has, too."""
 
 LAST_NAME = "last"
@@ -70,7 +82,10 @@ class PendingCheckpoint:
         return self.copied.state
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait at most so many seconds; return whether the write has ended. On a rank that does not write it has."""
+        """Wait at most so many seconds; return whether the write has ended.
+
+        On a rank that does not write it has.
+        """
         return self.thread is None or bool(wait([self.outcome], seconds).done)
 
     def result(self) -> SavedCheckpoint | NotSavedError:
@@ -80,12 +95,16 @@ class PendingCheckpoint:
         try:
             return self.outcome.result()
         except Exception as error:
-            failed = NotSavedError(f"the checkpoint of iteration {self.facts['it']} could not be saved: {error}")
+            failed = NotSavedError(
+                f"the checkpoint of iteration {self.facts['it']} could not be saved: {error}"
+            )
             failed.__cause__ = error
             return failed
 
 
-def begin(saving: PendingCheckpoint, write: Callable[[], SavedCheckpoint], ended: Callable[[], None]) -> None:
+def begin(
+    saving: PendingCheckpoint, write: Callable[[], SavedCheckpoint], ended: Callable[[], None]
+) -> None:
     """Call `write` and then `ended` in a thread that keeps no process alive."""
 
     def work() -> None:
@@ -113,14 +132,17 @@ class CheckpointManager:
         store: CheckpointStore,
     ) -> None:
         self._kept: StateCopy | None = None
-        """The state to save instead of the present one, from before a validation or the hooks at the end of an epoch.
+        """The state to save instead of the present one, from before a validation or the hooks at
+        the end of an epoch.
 
         They are under way, or were cut short, and a run that goes on from it does them again.
         """
         self.saved_at: int | None = None
         """The iteration of the newest checkpoint."""
         self.restored = ""
-        """The checkpoint whose weights the models have since the training has ended: nothing is saved any more."""
+        """The checkpoint whose weights the models have since the training has ended:
+        nothing is saved any more.
+        """
         self.snapshot = snapshot
         self._context = context
         self._update = update
@@ -140,16 +162,24 @@ class CheckpointManager:
         self._flushed: tuple[int, int] | None = None
         self._saving: PendingCheckpoint | None = None
         self._warned: set[str] = set()
-        given_away = any("checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint"))
+        given_away = any(
+            "checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint")
+        )
         self._mesh = context.parts.strategy.host_mesh
         parts = context.parts
         leaves_all_out = any(each.with_frozen is False for each in saved)
         if self._mesh is not None and leaves_all_out:
             message = "frozen = false takes whole weights, and these are sharded across the ranks"
-            raise UserError(Problem(message, hint='leave it out, or set distributed.strategy = "ddp"'))
+            raise UserError(
+                Problem(message, hint='leave it out, or set distributed.strategy = "ddp"')
+            )
         if self._mesh is not None and store.weights_alone:
             message = "weights_only takes whole weights, and these are sharded across the ranks"
-            raise UserError(Problem(message, hint="leave it out: the hook `export` writes the weights of the best"))
+            raise UserError(
+                Problem(
+                    message, hint="leave it out: the hook `export` writes the weights of the best"
+                )
+            )
         self._frozen: FrozenParameters | None = None
         """The parameters that checkpoints leave out."""
         if leaves_all_out:
@@ -157,24 +187,36 @@ class CheckpointManager:
         elif parts.frozen_models and parts.leaves_frozen_out:
             self._frozen = FrozenParameters(parts.models, only=parts.frozen_models)
         if leaves_all_out and not self._frozen:
-            self._log.say("frozen = false leaves nothing out of the checkpoints: no parameter is frozen", "warn")
+            self._log.say(
+                "frozen = false leaves nothing out of the checkpoints: no parameter is frozen",
+                "warn",
+            )
         self._copier = HostCopier(self._mesh)
         self._gives_back = not given_away
-        """Whether the memory of a checkpoint is used again: no hook is given it, which might keep it."""
+        """Whether the memory of a checkpoint is used again: no hook is given it,
+        which might keep it.
+        """
         self._writes = self._ranks.first or self._mesh is not None
         """Whether this rank writes weights and optimizers, and not only what it has of its own."""
-        self._prepares = self._state.attention = self._writes and self._gives_back and self._keep is not None
+        self._prepares = self._state.attention = (
+            self._writes and self._gives_back and self._keep is not None
+        )
 
     @property
     def repeats(self) -> bool:
-        """Whether a validation or the end of an epoch is under way, or was cut short, and is to be repeated."""
+        """Whether a validation or the end of an epoch is under way, or was cut short,
+        and is to be repeated.
+        """
         return self._kept is not None
 
-    def keep_state(self, state: dict[str, Any] | None = None, *, validation_due: Sequence[str] = ()) -> None:
-        """Keep a copy of the present state, or of this one, from which a resumed run repeats what follows.
+    def keep_state(
+        self, state: dict[str, Any] | None = None, *, validation_due: Sequence[str] = ()
+    ) -> None:
+        """Keep a copy of the present state, or of this one, from which a resumed run repeats what
+        follows.
 
-        It is a copy of everything: whatever hooks do from here on, it stays what it is. The training does not wait for
-        a GPU.
+        It is a copy of everything: whatever hooks do from here on, it stays what it is. The
+        training does not wait for a GPU.
         """
         with self._context.timeline.excluded(SAVING):
             if state is None:
@@ -191,7 +233,10 @@ class CheckpointManager:
             self._kept = None
 
     def begin(self) -> None:
-        """Record what no checkpoint holds as the training begins. Raises UserError for a state that none can hold."""
+        """Record what no checkpoint holds as the training begins.
+
+        Raises UserError for a state that none can hold.
+        """
         self._unsaved.record()
         self._check_states()
 
@@ -205,7 +250,8 @@ class CheckpointManager:
         return self._saving is not None and self._saving.outcome.done()
 
     def prepare(self) -> None:
-        """Take the memory for copies of the state in another thread, once the optimizers have theirs.
+        """Take the memory for copies of the state in another thread, once the optimizers have
+        theirs.
 
         By then the states of hooks, data and the task have their items, so they are checked again.
         """
@@ -214,7 +260,10 @@ class CheckpointManager:
             self._check_states()
             parts = self._context.parts
             tensors: list[torch.Tensor] = [
-                p for model in parts.models.values() for p in model.parameters() if not self._leaves_out(p)
+                p
+                for model in parts.models.values()
+                for p in model.parameters()
+                if not self._leaves_out(p)
             ]
             tensors += [buffer for model in parts.models.values() for buffer in model.buffers()]
             for optimizer in parts.optimizers.values():
@@ -230,7 +279,10 @@ class CheckpointManager:
         self.report()
         if self.restored:
             late = ", ".join(self._requests.take_saves()[0])
-            self._log.say(f"no checkpoint is saved ({late}): the models have the weights of {self.restored}", "warn")
+            self._log.say(
+                f"no checkpoint is saved ({late}): the models have the weights of {self.restored}",
+                "warn",
+            )
             return
         for warning in (*self._update.warnings(), *self._unsaved.warnings()):
             self._warn_once(warning)
@@ -245,12 +297,19 @@ class CheckpointManager:
                 keeps += [keep] if keep is not None else []
             self._keep = max(keeps, default=self._keep)
             moved = {name: it for name, it in requested.items() if it is not None}
-            names = [LAST_NAME, *(name for name in requested if name not in moved and name != LAST_NAME)]
+            names = [
+                LAST_NAME,
+                *(name for name in requested if name not in moved and name != LAST_NAME),
+            ]
             copied = self._copied()
             facts = self._facts(copied.state)
-            self._saving = PendingCheckpoint(copied, names, facts, (time.perf_counter() - began) * 1e3)
+            self._saving = PendingCheckpoint(
+                copied, names, facts, (time.perf_counter() - began) * 1e3
+            )
             if self._mesh is not None:
-                aside = self._consensus.broadcast_object(self._store.find_staging_path(self._state.iter))
+                aside = self._consensus.broadcast_object(
+                    self._store.find_staging_path(self._state.iter)
+                )
                 group = self._context.parts.strategy.host_group
                 assert group is not None
                 write = partial(self._write_shards, self._saving, aside, group, moved)
@@ -260,7 +319,9 @@ class CheckpointManager:
             self.saved_at = self._state.iter
 
     def request_last(self) -> None:
-        """Request a save of the end of the training, unless it is saved, or the run saves nothing."""
+        """Request a save of the end of the training, unless it is saved,
+        or the run saves nothing.
+        """
         wanted = self._keep is not None or self.saved_at is not None
         if wanted and self.saved_at != self._state.iter > 0:
             self._requests.save([LAST_NAME])
@@ -292,7 +353,9 @@ class CheckpointManager:
             self.report()
 
     def report_if_possible(self) -> None:
-        """Do what `report` does, in a run that has failed already; of several ranks the others may have gone."""
+        """Do what `report` does, in a run that has failed already;
+        of several ranks the others may have gone.
+        """
         with self._reporting_errors():
             if self._ranks.world == 1:
                 self.report()
@@ -307,23 +370,36 @@ class CheckpointManager:
             if self._ranks.world > 1:
                 raise NotSavedError("that takes all ranks, and this one has raised")
             state = self._copied().state
-            facts = self._facts(state) | {"exception": shorten_text(masked(f"{type(error).__name__}: {error}"))}
+            facts = self._facts(state) | {
+                "exception": shorten_text(masked(f"{type(error).__name__}: {error}"))
+            }
             path = self._store.save_apart(state, facts, EXCEPTION).path
-            text = f"the state after {type(error).__name__} was raised is in {path.relative_to(self._context.folder)}"
+            text = (
+                f"the state after {type(error).__name__} was raised is in"
+                f" {path.relative_to(self._context.folder)}"
+            )
             if self._kept is not None:
-                text = f"the state before that error is saved: hookflow fork {short(path)} trains on from it"
+                text = (
+                    f"the state before that error is saved: hookflow fork {short(path)} trains on"
+                    " from it"
+                )
             self._log.say(text, "warn")
 
     @contextmanager
     def _reporting_errors(self) -> Iterator[None]:
-        """Record why nothing is saved: the run has failed already, and ends with the error that it failed with."""
+        """Record why nothing is saved: the run has failed already,
+        and ends with the error that it failed with.
+        """
         try:
             yield
         except Exception as error:
             self._log.say(f"no checkpoint could be saved after the error: {error}", "error")
 
     def abandon(self) -> None:
-        """Abandon the write, since the run ends at once. A checkpoint that was written nevertheless is recorded."""
+        """Abandon the write, since the run ends at once.
+
+        A checkpoint that was written nevertheless is recorded.
+        """
         self._store.abandon()
         if self._saving is not None and self._saving.thread:
             self._saving.thread.join(ABANDON_GRACE_SECONDS)
@@ -344,7 +420,10 @@ class CheckpointManager:
             self._log.say(warning, "warn")
 
     def _copied(self) -> StateCopy:
-        """Return the state of all ranks in the host's memory. Arounds of a save are left once it is there."""
+        """Return the state of all ranks in the host's memory.
+
+        Arounds of a save are left once it is there.
+        """
         if self._kept is None:
             state = self.snapshot.capture()
         else:
@@ -368,18 +447,24 @@ class CheckpointManager:
         return copied
 
     def _save_evaluated_weights(self, state: dict[str, Any]) -> None:
-        """Let the models of a captured state have the weights that are evaluated, and keep those that are trained.
+        """Let the models of a captured state have the weights that are evaluated, and keep those
+        that are trained.
 
         A loaded model has the weights for use; a resume has those that the optimizers go on from.
         """
-        models = {state_key("model", name): model for name, model in self._context.parts.models.items()}
+        models = {
+            state_key("model", name): model for name, model in self._context.parts.models.items()
+        }
         training: dict[str, dict[str, dict[str, Any]]] = {}
-        for optimizer, of_models in self._context.optimizer_modes.copy_evaluated_weights(models).items():
+        for optimizer, of_models in self._context.optimizer_modes.copy_evaluated_weights(
+            models
+        ).items():
             training[optimizer] = {}
             for key, weights in of_models.items():
                 present = {name: value for name, value in weights.items() if name in state[key]}
                 training[optimizer][key] = {name: state[key][name] for name in present}
-                state[key] = copy.copy(state[key])  # with the versions that it carries beside its entries
+                # With the versions that it carries beside its entries.
+                state[key] = copy.copy(state[key])
                 state[key].update(present)
         state["training_weights"] = training
 
@@ -397,9 +482,15 @@ class CheckpointManager:
         }
 
     def _write_shards(
-        self, saving: PendingCheckpoint, aside: Path, group: dist.ProcessGroup, moved: Mapping[str, int]
+        self,
+        saving: PendingCheckpoint,
+        aside: Path,
+        group: dist.ProcessGroup,
+        moved: Mapping[str, int],
     ) -> SavedCheckpoint:
-        """Write the shards of all ranks, and on the first the rest; called in the writing thread of each."""
+        """Write the shards of all ranks, and on the first the rest;
+        called in the writing thread of each.
+        """
         files = self._store.write_shards(aside, saving.state, group)
         every: list[Any] = [None] * self._ranks.world
         weight = next(self.snapshot.nonfinite_weights(saving.state), None)
@@ -407,7 +498,9 @@ class CheckpointManager:
         if not self._ranks.first:
             return SavedCheckpoint(aside, 0)
         shards = aside, {name: entry for files, _ in every for name, entry in files.items()}
-        return self._write(saving, moved, shards, next((weight for _, weight in every if weight), None))
+        return self._write(
+            saving, moved, shards, next((weight for _, weight in every if weight), None)
+        )
 
     def _write(
         self,
@@ -416,7 +509,8 @@ class CheckpointManager:
         shards: Shards | None = None,
         weight: str | None = None,
     ) -> SavedCheckpoint:
-        """Bring a checkpoint to the disk and remove those that it replaces; called in the writing thread.
+        """Bring a checkpoint to the disk and remove those that it replaces; called in the writing
+        thread.
 
         `shards` are those of all ranks, and `weight` is one in them that is not finite.
         """
@@ -430,7 +524,9 @@ class CheckpointManager:
                 if self._context.parts.section.on_nan != "ignore":
                     saved = self._store.save_apart(saving.state, saving.facts, NONFINITE, shards)
                     self._store.move(moved)
-                    where = f'the weights are not finite in iteration {saving.facts["it"]} ("{weight}")'
+                    where = (
+                        f'the weights are not finite in iteration {saving.facts["it"]} ("{weight}")'
+                    )
                     how = f"the checkpoint is saved as {saved.path.name}, and not as last nor best"
                     self._log.say(f"{where}: {how}; --resume takes the one before it", "error")
                     return saved
@@ -450,4 +546,12 @@ class CheckpointManager:
         path = str(saved.path.relative_to(self._context.folder))
         it = saving.facts["it"]
         ep = saving.facts["ep"]
-        self._log.put("checkpoint", it=it, ep=ep, path=path, names=saving.names, bytes=saved.bytes, ms=saving.ms)
+        self._log.put(
+            "checkpoint",
+            it=it,
+            ep=ep,
+            path=path,
+            names=saving.names,
+            bytes=saved.bytes,
+            ms=saving.ms,
+        )

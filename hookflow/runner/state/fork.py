@@ -1,7 +1,8 @@
 """The state that a fork takes over from the checkpoint that it begins with, and its own settings.
 
-A resume takes everything, to the bit. A fork may have other settings of the optimizer, batches, hooks, or task: here
-the saved state becomes one that `Snapshot.restore` takes. State that is left out is named.
+A resume takes everything, to the bit. A fork may have other settings of the optimizer, batches,
+hooks, or task: here the saved state becomes one that `Snapshot.restore` takes. State that is left
+out is named.
 """
 
 from __future__ import annotations
@@ -69,11 +70,16 @@ class ForkAdapter:
             if settings is None or "lr" in settings:
                 self._rates_changed = True
         self._renumbered = False
-        """Whether an epoch has another number of iterations: then they are counted as if it always had."""
+        """Whether an epoch has another number of iterations:
+        then they are counted as if it always had.
+        """
         self._replayed: set[str] = set()
 
     def __call__(self, state: State) -> State:
-        """Return what the fork takes over. Raises UserError where the parameters are others than the parent's."""
+        """Return what the fork takes over.
+
+        Raises UserError where the parameters are others than the parent's.
+        """
         self._check_models(state)
         state = self._at_its_place(dict(state))
         self._rates_changed |= is_without_optimizers(state)
@@ -84,10 +90,17 @@ class ForkAdapter:
         for name in self.then[0].optimizers.keys() - self.parts.optimizers.keys():
             self.say(f'the optimizer "{name}" is gone: its state is dropped', "warn")
         if "task.use" in self._keys and state.get("task"):
-            self.say(f"the task is another: the state of the parent's is dropped ({_names(state['task'])})", "warn")
+            self.say(
+                "the task is another: the state of the parent's is dropped"
+                f" ({_names(state['task'])})",
+                "warn",
+            )
             state["task"] = {}
         if "run.seed" in self._keys:
-            self.say("run.seed is another: the generators begin with it, and what is left of the epoch is in its order")
+            self.say(
+                "run.seed is another: the generators begin with it, and what is left of the epoch"
+                " is in its order"
+            )
             state["random"] = None
         reason = state["requests"]["stop"]
         if reason:
@@ -108,12 +121,21 @@ class ForkAdapter:
             wanted = model.state_dict()
             problems += find_misfits(compare_weights(wanted, saved), wanted, saved, where)
         for name in before.keys() - self.parts.models.keys():
-            problems.append(Problem(f'{self.parent} has a model "{name}", which this pipeline has not'))
+            problems.append(
+                Problem(f'{self.parent} has a model "{name}", which this pipeline has not')
+            )
         if problems:
-            raise UserError([Problem(f"{self.parent} does not fit this pipeline", hint=WEIGHTS_ALONE), *problems])
+            raise UserError(
+                [
+                    Problem(f"{self.parent} does not fit this pipeline", hint=WEIGHTS_ALONE),
+                    *problems,
+                ]
+            )
 
     def _at_its_place(self, state: State) -> State:
-        """Return the state with the place in the data carried over by examples, and the iterations counted anew."""
+        """Return the state with the place in the data carried over by examples,
+        and the iterations counted anew.
+        """
         position = state["position"]
         train = self.parts.data["train"]
         epoch = position["epoch"]
@@ -134,15 +156,17 @@ class ForkAdapter:
         if lengths_then != lengths_now and self.parts.section.max_iters is None:
             self._renumber(result, int(lengths_now.iterations(epoch)) + ceil(done / accumulate_now))
             triggers = state["triggers"]
-            state["triggers"] = {key: each for key, each in triggers.items() if "it" not in (each["every"] or ())}
+            state["triggers"] = {
+                key: each for key, each in triggers.items() if "it" not in (each["every"] or ())
+            }
         state["position"] = result
         return self._own_data(state, done)
 
     def _batches_done(self, state: State, sizes: Sequence[int]) -> int:
         """Return how many batches of the epoch are done, by the examples of the parent's.
 
-        `sizes` are the examples of each batch of the epoch, empty where all have as many. They are done in whole groups
-        of `accumulate`.
+        `sizes` are the examples of each batch of the epoch, empty where all have as many. They are
+        done in whole groups of `accumulate`.
         """
         position = state["position"]
         train = self.parts.data["train"]
@@ -154,7 +178,11 @@ class ForkAdapter:
         is_known_then = examples > 0 or batches_then == 0
         is_known_now = len(sizes) > 0 or batch_size > 0
         if not is_known_then or not is_known_now:
-            self.say("the examples of a batch are not known: the place in the epoch is counted in batches", "warn")
+            self.say(
+                "the examples of a batch are not known: the place in the epoch is counted in"
+                " batches",
+                "warn",
+            )
             return min(batches_then, batches)
 
         if sizes:
@@ -174,11 +202,15 @@ class ForkAdapter:
         again = examples - place
         is_stream = "next" in state["data"].get("train", {})
         if done < batches and again and not is_stream:
-            self.say(f"the place in the epoch is example {place:,}: {again:,} examples are trained again")
+            self.say(
+                f"the place in the epoch is example {place:,}: {again:,} examples are trained again"
+            )
         return done
 
     def _renumber(self, position: State, it: int) -> None:
-        """Count the iterations as if every epoch had been as long as it is from here on, as schedules need it."""
+        """Count the iterations as if every epoch had been as long as it is from here on,
+        as schedules need it.
+        """
         before: int = position["iter"]
         self._renumbered = True
 
@@ -188,16 +220,24 @@ class ForkAdapter:
             return at * it // max(before, 1)
 
         validated = {name: moved(at) for name, at in position["validated"].items()}
-        position |= {"iter": it, "metrics_at": moved(position["metrics_at"]), "validated": validated}
+        position |= {
+            "iter": it,
+            "metrics_at": moved(position["metrics_at"]),
+            "validated": validated,
+        }
         lengths = self.parts.epoch_lengths
         epochs_of_parent = recorded_lengths(position).epochs(position["max_iters"])
         position["max_iters"] = ceil(lengths.iterations(epochs_of_parent))
         length = lengths.at(position["epoch"])
-        text = f"an epoch has {length:,} iterations: iteration {before:,} of the parent is {it:,} here"
+        text = (
+            f"an epoch has {length:,} iterations: iteration {before:,} of the parent is {it:,} here"
+        )
         self.say(f"{text}, and schedules go on at the same share of the run", "warn")
 
     def _own_data(self, state: State, done: int) -> State:
-        """Return the state with that of the training data at batch `done`, and without that of data that are others."""
+        """Return the state with that of the training data at batch `done`,
+        and without that of data that are others.
+        """
         kept: State = {}
         for split, saved in state["data"].items():
             if split == "train" and ("sets" in saved or self._mixes_now):
@@ -205,8 +245,13 @@ class ForkAdapter:
                 continue
             another = self._is_another(f"data.{split}")
             if another:
-                self.say(f"data.{split} is another: the state of the parent's is dropped ({_names(saved)})", "warn")
-            if "next" in saved and split == "train":  # a stream goes on with its next example, whatever the batches
+                self.say(
+                    f"data.{split} is another: the state of the parent's is dropped"
+                    f" ({_names(saved)})",
+                    "warn",
+                )
+            # A stream goes on with its next example, whatever the batches.
+            if "next" in saved and split == "train":
                 epoch = state["position"]["epoch"]
                 place = [epoch, done]
                 if done >= len(self.parts.data["train"]):
@@ -223,12 +268,15 @@ class ForkAdapter:
         return is_mixed(self.parts.data["train"])
 
     def _mixed_data(self, saved: State, epoch: int, done: int) -> State:
-        """Return the state of several training sets at a place: each goes on with its next batch, unless it is another.
+        """Return the state of several training sets at a place: each goes on with its next batch,
+        unless it is another.
 
         Sets that have become one, or one that has become several, begin anew.
         """
         if not self._mixes_now or "sets" not in saved:
-            self.say("the training sets are others: the place in each of the parent's is dropped", "warn")
+            self.say(
+                "the training sets are others: the place in each of the parent's is dropped", "warn"
+            )
             return {}
         if not any(key.startswith(IN_ANOTHER_MIX) for key in self._keys):
             return {"train": saved}
@@ -245,23 +293,34 @@ class ForkAdapter:
             taken[name] = batches
             if name in saved["sets"]:
                 states[name] = saved["sets"][name]
-                if "next" in states[name]:  # a stream goes on with its next example, whatever the batches
+                # A stream goes on with its next example, whatever the batches.
+                if "next" in states[name]:
                     states[name] = {**states[name], "next": [*divmod(batches, len(source))]}
         return {"train": {"epoch": epoch, "steps": done, "taken": taken, "sets": states}}
 
     def _is_another(self, key: str) -> bool:
         return any(changed.startswith((f"{key}.use", f"{key}.args")) for changed in self._keys)
 
-    def _hook_states(self, saved: Mapping[str, State], position: State) -> Iterator[tuple[str, State]]:
-        """Yield the states of hooks, but those of hooks that are others, or that follow from the place in the run."""
+    def _hook_states(
+        self, saved: Mapping[str, State], position: State
+    ) -> Iterator[tuple[str, State]]:
+        """Yield the states of hooks, but those of hooks that are others,
+        or that follow from the place in the run.
+        """
         for name, state in saved.items():
             hook = self.parts.hooks.get(name)
             if f"hooks.{name}.use" in self._keys:
                 lost = f"the state of the parent's is dropped ({_names(state)})"
                 self.say(f'the hook "{name}" is another: {lost}', "warn")
             elif name in self._replayed:
-                text = "sets the rates that its schedule has at this place of the run, whatever they were"
-                self.say(f'the hook "{name}" {text}', "warn" if self.parts.hooks[name].has_plateau else "info")
+                text = (
+                    "sets the rates that its schedule has at this place of the run, whatever they"
+                    " were"
+                )
+                self.say(
+                    f'the hook "{name}" {text}',
+                    "warn" if self.parts.hooks[name].has_plateau else "info",
+                )
                 counted = "epoch"
                 if self.parts.hooks[name].per == "iter":
                     counted = "iter"
@@ -278,25 +337,36 @@ class ForkAdapter:
         forked: State = hook.forked_state(state)
         anew = [key for key in state if forked.get(key) is not state[key]]
         if anew:
-            self.say(f'the hook "{name}" begins anew with {_names(anew)}: what it has had so far is the parent\'s')
+            self.say(
+                f'the hook "{name}" begins anew with {_names(anew)}: what it has had so far is the'
+                " parent's"
+            )
         return forked
 
     def _schedules_to_replay(self, it: int) -> set[str]:
-        """Return the hooks whose schedules are gone through again, up to iteration `it`: they set other rates by now.
+        """Return the hooks whose schedules are gone through again, up to iteration `it`: they set
+        other rates by now.
 
-        One that waits for a metric on a plateau goes on instead, unless its own arguments have changed.
+        One that waits for a metric on a plateau goes on instead, unless its own arguments have
+        changed.
         """
         result = set()
         for name, hook in self.parts.hooks.items():
             if isinstance(hook, RateScheduleHook) and f"hooks.{name}.use" not in self._keys:
-                waits = hook.has_plateau and (it >= hook.end or hook.per == "epoch" or not self._renumbered)
+                waits = hook.has_plateau and (
+                    it >= hook.end or hook.per == "epoch" or not self._renumbered
+                )
                 counts_anew = self._renumbered and hook.per == "iter"
-                if self._is_another(f"hooks.{name}") or (not waits and (counts_anew or self._rates_changed)):
+                if self._is_another(f"hooks.{name}") or (
+                    not waits and (counts_anew or self._rates_changed)
+                ):
                     result.add(name)
         return result
 
     def _sets_rates(self, hooks: Iterable[str]) -> bool:
-        """Say whether one of these hooks writes learning rates, by the plan of the parent or of the fork."""
+        """Say whether one of these hooks writes learning rates,
+        by the plan of the parent or of the fork.
+        """
         return any(
             binding.hook in hooks and any(root(slot) == "lr" for slot in binding.writes)
             for _, plan in (self.then, self.now)
@@ -304,7 +374,8 @@ class ForkAdapter:
         )
 
     def _optimizer_state(self, name: str, optimizer: Optimizer, state: State) -> State:
-        """Return the state of an optimizer, and the gradients that it has not used, with its settings as they are now.
+        """Return the state of an optimizer, and the gradients that it has not used, with its
+        settings as they are now.
 
         Raises UserError where it is not known which parameter a saved state belongs to.
         """
@@ -314,7 +385,10 @@ class ForkAdapter:
             self.say(f'the optimizer "{name}" is new: it starts without a state', "warn")
             return {entry: optimizer.state_dict()}
         if entry not in state:
-            self.say(f'{self.parent} has no state of the optimizer "{name}": it starts without one', "warn")
+            self.say(
+                f'{self.parent} has no state of the optimizer "{name}": it starts without one',
+                "warn",
+            )
             return {entry: optimizer.state_dict()}
         saved = state[entry]
         saved_groups = saved["param_groups"]
@@ -324,8 +398,12 @@ class ForkAdapter:
         if not is_same_kind:
             kept = {}
             if saved["state"]:
-                lost = _names(dict.fromkeys(key for each in saved["state"].values() for key in each))
-                self.say(f"the optimizer is another: the state of {then.use} is dropped ({lost})", "warn")
+                lost = _names(
+                    dict.fromkeys(key for each in saved["state"].values() for key in each)
+                )
+                self.say(
+                    f"the optimizer is another: the state of {then.use} is dropped ({lost})", "warn"
+                )
 
         # parameters as they were numbered in the checkpoint, and as they are numbered now
         flat_then = [parameter for group in groups for parameter in group]
@@ -333,7 +411,9 @@ class ForkAdapter:
         numbers_then = list_group_entries(saved_groups)
         number_of = dict(zip(flat_then, numbers_then, strict=True))
         moved = {k: kept[number_of[p]] for k, p in enumerate(flat_now) if number_of[p] in kept}
-        settings = self._group_settings(name, optimizer, groups, saved_groups, has_state=bool(moved))
+        settings = self._group_settings(
+            name, optimizer, groups, saved_groups, has_state=bool(moved)
+        )
         result: State = {entry: {**saved, "state": moved, "param_groups": settings}}
 
         gradients = dict(state["gradients"])
@@ -343,7 +423,9 @@ class ForkAdapter:
         result["gradients"] = gradients
         host_tensors = dict(state.get("host_tensors", {}))
         places_now = {parameter: k for k, parameter in enumerate(flat_now)}
-        host_tensors[name] = [(places_now[flat_then[k]], *keys) for k, *keys in host_tensors.get(name, ())]
+        host_tensors[name] = [
+            (places_now[flat_then[k]], *keys) for k, *keys in host_tensors.get(name, ())
+        ]
         result["host_tensors"] = host_tensors
         if not is_same_kind:  # another optimizer begins with the weights for use
             training_weights = dict(state.get("training_weights", {}))
@@ -351,7 +433,9 @@ class ForkAdapter:
             result["training_weights"] = training_weights
         return result
 
-    def _groups_as_saved(self, name: str, optimizer: Optimizer, saved_groups: Sequence[State]) -> list[list[Any]]:
+    def _groups_as_saved(
+        self, name: str, optimizer: Optimizer, saved_groups: Sequence[State]
+    ) -> list[list[Any]]:
         """Return the parameters of an optimizer in the groups of the checkpoint.
 
         Raises UserError where these are unknown.
@@ -360,15 +444,22 @@ class ForkAdapter:
         now = self.now[0].optimizers[name]
         place = self.parts.place(key_of("optimizer", name))
         if _division(self.then[0]) != _division(self.now[0]):
-            message = f"the optimizers divide the parameters in another way than those of {self.parent}"
-            raise UserError(Problem(message, place, "keep `parameters` and `model` of each as they are there"))
+            message = (
+                f"the optimizers divide the parameters in another way than those of {self.parent}"
+            )
+            raise UserError(
+                Problem(message, place, "keep `parameters` and `model` of each as they are there")
+            )
         groups = [group["params"] for group in optimizer.param_groups]
         if _patterns(then) != _patterns(now):
             held = {parameter for group in groups for parameter in group}
             divided, _ = param_groups(then.groups, self.parts.trains[name], self.parts.place, held)
             groups = [group["params"] for group in divided]
         if [len(group) for group in groups] != [len(group["params"]) for group in saved_groups]:
-            message = f"the parameter groups of {self.parent} cannot be told apart: hooks have changed them"
+            message = (
+                f"the parameter groups of {self.parent} cannot be told apart: hooks have changed"
+                " them"
+            )
             raise UserError(Problem(message, place, "leave the groups as they are there"))
         return groups
 
@@ -383,7 +474,8 @@ class ForkAdapter:
     ) -> list[State]:
         """Return the settings of each group as it is built, with the numbers of its parameters.
 
-        Raises UserError where a setting is on that needs a state which the parent's optimizer did not have.
+        Raises UserError where a setting is on that needs a state which the parent's optimizer did
+        not have.
         """
         saved_of: dict[Any, State] = {}
         for group, saved in zip(groups, saved_groups, strict=True):
@@ -394,13 +486,17 @@ class ForkAdapter:
         for built in optimizer.param_groups:
             saved = saved_of[built["params"][0]]
             setting = self._settings(saved, built, optimizer, name)
-            lacking |= dict.fromkeys(key for key in NEED_STATE if setting.get(key) and not saved.get(key))
+            lacking |= dict.fromkeys(
+                key for key in NEED_STATE if setting.get(key) and not saved.get(key)
+            )
             count = len(built["params"])
             setting["params"] = list(range(first, first + count))
             first += count
             result.append(setting)
         if has_state and lacking:
-            message = f"the optimizer's state in {self.parent} lacks what {', '.join(lacking)} needs"
+            message = (
+                f"the optimizer's state in {self.parent} lacks what {', '.join(lacking)} needs"
+            )
             place = self.parts.place(key_of("optimizer", name))
             raise UserError(Problem(message, place, "keep the setting as it is there"))
         return result
@@ -408,7 +504,8 @@ class ForkAdapter:
     def _settings(self, saved: State, built: State, optimizer: Optimizer, name: str) -> State:
         """Return the settings of a group: as saved, but what the file has changed as it is `built`.
 
-        A learning rate keeps its ratio to the rate that it began with, unless its schedule is another.
+        A learning rate keeps its ratio to the rate that it began with, unless its schedule is
+        another.
         """
         changed = self._settings_changed[name]
         own = {key: value for key, value in built.items() if key != "params"}
@@ -418,7 +515,9 @@ class ForkAdapter:
             result = dict(saved)
             result |= {key: own[key] for key in changed & own.keys()}
         if self._schedules_changed or self._replayed:
-            of_schedules = {key: value for key, value in own.items() if key not in optimizer.defaults}
+            of_schedules = {
+                key: value for key, value in own.items() if key not in optimizer.defaults
+            }
             return {**result, **of_schedules, "lr": own["lr"]}
         if changed is None or "lr" in changed:
             ratio = 1.0
@@ -430,19 +529,28 @@ class ForkAdapter:
 
 
 NEED_STATE = ("amsgrad", "centered", "momentum")
-"""Settings of PyTorch's optimizers that, once they are on, need state which the optimizer does not have before."""
+"""Settings of PyTorch's optimizers that, once they are on,
+need state which the optimizer does not have before.
+"""
 
-WEIGHTS_ALONE = 'to begin with some of its weights: hookflow run, with model.weights = { file = "…/checkpoints/last" }'
+WEIGHTS_ALONE = (
+    "to begin with some of its weights: hookflow run, with model.weights = { file ="
+    ' "…/checkpoints/last" }'
+)
 
 
 def _changed_settings(then: OptimizerSection, now: OptimizerSection) -> set[str] | None:
-    """Return the settings that an optimizer has other values of, for all parameters or some; None for all of them."""
+    """Return the settings that an optimizer has other values of, for all parameters or some;
+    None for all of them.
+    """
     if then.use != now.use or _patterns(then) != _patterns(now):
         return None
     pairs = [(then.args, now.args)]
     for before, after in zip(then.groups, now.groups, strict=True):
         pairs += [(before.args, after.args), (before.scale, after.scale)]
-    return {key for old, new in pairs for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+    return {
+        key for old, new in pairs for key in old.keys() | new.keys() if old.get(key) != new.get(key)
+    }
 
 
 def _patterns(section: OptimizerSection) -> list[list[str]]:
@@ -451,7 +559,10 @@ def _patterns(section: OptimizerSection) -> list[list[str]]:
 
 def _division(pipeline: Pipeline) -> dict[str, tuple[str | None, list[str] | None]]:
     """Return the model of each optimizer and the globs over its parameters."""
-    return {name: (find_trained_model(pipeline, name), each.parameters) for name, each in pipeline.optimizers.items()}
+    return {
+        name: (find_trained_model(pipeline, name), each.parameters)
+        for name, each in pipeline.optimizers.items()
+    }
 
 
 def _names(state: Iterable[Any]) -> str:

@@ -25,7 +25,9 @@ MAX_SPARE_COPIES = 2
 """Copies of which the memory is kept: one may be written to the disk while the next one is made."""
 
 TensorKind = tuple[Any, ...]
-"""Tensors of one kind can be copied into the same memory: shape, strides, dtype, and whether it lies on a GPU."""
+"""Tensors of one kind can be copied into the same memory: shape, strides, dtype,
+and whether it lies on a GPU.
+"""
 
 Memory = dict[TensorKind, list[Tensor]]
 """Memory for tensors, by their kind."""
@@ -50,8 +52,8 @@ class StateCopy:
 class HostCopier:
     """Copies states into the host's memory: pinned where they come from a GPU.
 
-    A copy has the memory of an earlier one that was given back, tensor by tensor of the same shape and kind. A
-    sharded tensor is held as this rank's shard; the copies are sharded over `mesh`.
+    A copy has the memory of an earlier one that was given back, tensor by tensor of the same shape
+    and kind. A sharded tensor is held as this rank's shard; the copies are sharded over `mesh`.
     """
 
     def __init__(self, mesh: DeviceMesh | None = None) -> None:
@@ -59,7 +61,9 @@ class HostCopier:
         self._spare: deque[Memory] = deque(maxlen=MAX_SPARE_COPIES)
 
     def prepare(self, tensors: Iterable[Any]) -> None:
-        """Take memory for the first copy of these tensors, page by page; it may be made in another thread meanwhile."""
+        """Take memory for the first copy of these tensors, page by page;
+        it may be made in another thread meanwhile.
+        """
         memory: Memory = {}
         self._spare.append(memory)
         for tensor in tensors:
@@ -69,16 +73,21 @@ class HostCopier:
                 torch.empty(0, dtype=torch.uint8).set_(place.untyped_storage())[::PAGESIZE].zero_()
                 memory.setdefault(_kind_of(own), []).append(place)
 
-    def copy(self, state: Mapping[str, Any], *, kept: StateCopy | None = None, waits: bool = True) -> StateCopy:
+    def copy(
+        self, state: Mapping[str, Any], *, kept: StateCopy | None = None, waits: bool = True
+    ) -> StateCopy:
         """Return a copy of a state; a tensor that occurs twice there is one tensor in the copy.
 
-        Tensors of the `kept` copy are taken as they are. A copy of tensors on a GPU `waits` for it, or is to be waited
-        for before it is read; what is computed after this call is not in it either way.
+        Tensors of the `kept` copy are taken as they are. A copy of tensors on a GPU `waits` for it,
+        or is to be waited for before it is read; what is computed after this call is not in it
+        either way.
         """
         spare = {}
         if self._spare:
             spare = self._spare.pop()
-        job = _CopyJob(self._mesh, spare, _places_of(kept.memory) if kept is not None else frozenset())
+        job = _CopyJob(
+            self._mesh, spare, _places_of(kept.memory) if kept is not None else frozenset()
+        )
         result = StateCopy(mapped(dict(state), job.copy), job.memory)
         job.fill()
         for device in {source.device for source in job.sources if source.is_cuda}:
@@ -96,7 +105,9 @@ class HostCopier:
 class _CopyJob:
     """One copy of a state: chooses the memory of each tensor, and then fills it."""
 
-    def __init__(self, mesh: DeviceMesh | None, spare: Memory, kept_places: Collection[int]) -> None:
+    def __init__(
+        self, mesh: DeviceMesh | None, spare: Memory, kept_places: Collection[int]
+    ) -> None:
         self._mesh = mesh
         self._spare = spare
         self._kept_places = kept_places
@@ -105,7 +116,9 @@ class _CopyJob:
         self.memory: Memory = {}
 
     def copy(self, value: Any) -> Any:
-        """Return a copy of a leaf of a state; a plain tensor has its contents once `fill` is called."""
+        """Return a copy of a leaf of a state; a plain tensor has its
+        contents once `fill` is called.
+        """
         if not isinstance(value, Tensor):
             return copy.deepcopy(value)
         if is_sharded(value):
@@ -134,10 +147,14 @@ class _CopyJob:
     def fill(self) -> None:
         """Copy the tensors into their memory, without waiting for a GPU."""
         pairs = list(zip(self._targets.values(), self.sources, strict=True))
-        on_host = [(target, source) for target, source in pairs if type(source) in (Tensor, nn.Parameter)]
+        on_host = [
+            (target, source) for target, source in pairs if type(source) in (Tensor, nn.Parameter)
+        ]
         on_host = [(target, source) for target, source in on_host if source.device.type == "cpu"]
         if on_host:  # PyTorch refuses empty lists
-            torch._foreach_copy_([target for target, _ in on_host], [source for _, source in on_host])
+            torch._foreach_copy_(
+                [target for target, _ in on_host], [source for _, source in on_host]
+            )
         done = {id(target) for target, _ in on_host}
         for target, source in pairs:
             if id(target) not in done:
@@ -145,14 +162,19 @@ class _CopyJob:
 
 
 def host_memory(like: Tensor) -> Tensor:
-    """Return memory of the host for a copy of a tensor, uninitialised; for one of a GPU it is page-locked.
+    """Return memory of the host for a copy of a tensor, uninitialised; for one of a GPU it is
+    page-locked.
 
-    Large memory is locked by its size: PyTorch's allocator of pinned memory rounds it up to a power of two.
+    Large memory is locked by its size: PyTorch's allocator of pinned memory rounds it up to a power
+    of two.
     """
-    memory = torch.empty_like(like, device="cpu", pin_memory=like.is_cuda and like.nbytes < LARGE_COPY_BYTES)
+    memory = torch.empty_like(
+        like, device="cpu", pin_memory=like.is_cuda and like.nbytes < LARGE_COPY_BYTES
+    )
     if like.is_cuda and like.nbytes >= LARGE_COPY_BYTES:
         cudart = torch.cuda.cudart()
-        if int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):  # it is locked another way, then
+        # It is locked another way, then.
+        if int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):
             _clear_cuda_error(like.device)
             return torch.empty_like(like, device="cpu", pin_memory=True)
         weakref.finalize(memory, cudart.cudaHostUnregister, memory.data_ptr())
@@ -160,8 +182,11 @@ def host_memory(like: Tensor) -> Tensor:
 
 
 def _clear_cuda_error(device: torch.device) -> None:
-    """Clear the error that a failed call of the CUDA runtime has left: the next kernel would be blamed for it."""
-    with suppress(RuntimeError):  # that error: PyTorch looks at it, and so clears it, after each kernel
+    """Clear the error that a failed call of the CUDA runtime has left:
+    the next kernel would be blamed for it.
+    """
+    # That error: PyTorch looks at it, and so clears it, after each kernel.
+    with suppress(RuntimeError):
         torch.zeros(1, device=device)
 
 

@@ -1,4 +1,6 @@
-"""The state at the start of the iteration under way, for an iteration that cannot be finished: a worker hangs."""
+"""The state at the start of the iteration under way,
+for an iteration that cannot be finished: a worker hangs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from hookflow.runner.device.random_state import pack_random_state, raw_random_st
 from hookflow.runner.state.snapshot import RunSnapshot
 
 RECORDED_IN_PART = ("position", "hooks", "data")
-"""Entries of which less is recorded than a checkpoint holds: the rest is as it was at the start of the iteration."""
+"""Entries of which less is recorded than a checkpoint holds:
+the rest is as it was at the start of the iteration.
+"""
 
 
 class BufferCopies:
@@ -33,7 +37,9 @@ class BufferCopies:
         self._model = model
         self._modules: list[tuple[str, nn.Module]] = []
         self._all: list[Tensor | None] = []
-        """The values of the modules at the last copy; None for a buffer that is none at the moment."""
+        """The values of the modules at the last copy;
+        None for a buffer that is none at the moment.
+        """
         self._names: list[str] = []
         self._buffers: list[Tensor] = []
         self._are_plain = True
@@ -52,7 +58,11 @@ class BufferCopies:
         for _, module in self._modules:
             buffers += module._buffers.values()
         are_the_same = len(buffers) == len(self._all) and all(map(is_, buffers, self._all))
-        if are_the_same and self._are_plain and [buffer.shape for buffer in self._buffers] == self._shapes:
+        if (
+            are_the_same
+            and self._are_plain
+            and [buffer.shape for buffer in self._buffers] == self._shapes
+        ):
             if self._copies:  # PyTorch refuses empty lists, as of buffers that are all None
                 with torch.no_grad():
                     torch._foreach_copy_(self._copies, self._buffers)
@@ -69,7 +79,9 @@ class BufferCopies:
                 if buffer is not None:
                     self._names.append(f"{prefix}.{name}" if prefix else name)
                     self._buffers.append(buffer)
-        self._are_plain = all(buffer.layout == torch.strided and not buffer.is_nested for buffer in self._buffers)
+        self._are_plain = all(
+            buffer.layout == torch.strided and not buffer.is_nested for buffer in self._buffers
+        )
         self._shapes = [buffer.shape for buffer in self._buffers] if self._are_plain else []
         self._copies = [buffer.detach().clone() for buffer in self._buffers]
 
@@ -90,10 +102,11 @@ class RecordingRate(Enum):
 class IterationStart:
     """Records what an iteration changes before its optimizer step, at the start of an iteration.
 
-    A worker may hang when a signal has come, in the middle of an iteration of several batches. Then the batches that
-    were accumulated are discarded: what is saved is the state after the last finished iteration. The weights and the
-    optimizers are still in that state. Buffers, random numbers, and the states of hooks, triggers, task and data are
-    not, so these are copied. `recording_rate` says when: only a run that may be cut short pays for it.
+    A worker may hang when a signal has come, in the middle of an iteration of several batches. Then
+    the batches that were accumulated are discarded: what is saved is the state after the last
+    finished iteration. The weights and the optimizers are still in that state. Buffers, random
+    numbers, and the states of hooks, triggers, task and data are not, so these are copied.
+    `recording_rate` says when: only a run that may be cut short pays for it.
     """
 
     def __init__(self, snapshot: RunSnapshot, rate: RecordingRate) -> None:
@@ -105,11 +118,15 @@ class IterationStart:
         self._hooks = _hooks_before_the_step(snapshot.plan)
         self._iter = -1
         self._recorded: dict[str, Any] = {}
-        self._buffers = {state_key("model", name): BufferCopies(model) for name, model in self._parts.models.items()}
+        self._buffers = {
+            state_key("model", name): BufferCopies(model)
+            for name, model in self._parts.models.items()
+        }
         self._random: Any = None
 
     def recording(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Return the batches of an epoch, which is not begun; record the state before they are fetched.
+        """Return the batches of an epoch, which is not begun; record the state before they are
+        fetched.
 
         That is done once, or before the first batch of each iteration.
         """
@@ -130,11 +147,17 @@ class IterationStart:
         parts = self._parts
         context.engine.settle()
         self._iter = context.state.iter
-        changing = [each for each in self._registry if each.changes_before_step and each.name not in RECORDED_IN_PART]
+        changing = [
+            each
+            for each in self._registry
+            if each.changes_before_step and each.name not in RECORDED_IN_PART
+        ]
         recorded = {each.name: each.part.state_dict() for each in changing}
         recorded["position"] = context.state.state_dict()
         hooks = [(name, hook) for name, hook in parts.hooks.items() if name in self._hooks]
-        recorded["hooks"] = {name: hook.state_dict() for name, hook in hooks if hasattr(hook, "state_dict")}
+        recorded["hooks"] = {
+            name: hook.state_dict() for name, hook in hooks if hasattr(hook, "state_dict")
+        }
         recorded["data"] = self._train_data_state()
         self._recorded = mapped(recorded, clone_leaf)
         for buffers in self._buffers.values():
@@ -148,7 +171,8 @@ class IterationStart:
         return {}
 
     def state(self) -> dict[str, Any] | None:
-        """Return the complete state at the start of the iteration under way, and go back to its place in the data.
+        """Return the complete state at the start of the iteration under way, and go back to its
+        place in the data.
 
         None where it was not recorded: the present state is the same.
         """
@@ -163,21 +187,27 @@ class IterationStart:
                 state[key] = recorded
         for key, buffers in self._buffers.items():
             saved = state[key]
-            saved.update({name: buffer for name, buffer in buffers.by_name().items() if name in saved})
+            saved.update(
+                {name: buffer for name, buffer in buffers.by_name().items() if name in saved}
+            )
         state["random"] = pack_random_state(self._random)
         return state
 
 
 def recording_rate(train: Source, plan: Plan, accumulate: int) -> RecordingRate:
-    """Return when a worker's batch may be awaited in another state than that of the last finished iteration.
+    """Return when a worker's batch may be awaited in another state than that of the last finished
+    iteration.
 
-    Where an iteration has one batch, hooks at `before_fetch` have changed something by then; and the first batch of an
-    epoch is awaited when its order has been drawn, by a sampler with a state or from a generator. A source of one's own
-    may have workers that are unknown. With one batch an iteration, copies at each would cost more than many an
-    iteration, and a hook at `before_fetch` may then fire once more.
+    Where an iteration has one batch, hooks at `before_fetch` have changed something by then; and
+    the first batch of an epoch is awaited when its order has been drawn, by a sampler with a state
+    or from a generator. A source of one's own may have workers that are unknown. With one batch an
+    iteration, copies at each would cost more than many an iteration, and a hook at `before_fetch`
+    may then fire once more.
     """
     if is_mixed(train):
-        return _rate_of_several([source for _, source in iter_sources({"train": train})], plan, accumulate)
+        return _rate_of_several(
+            [source for _, source in iter_sources({"train": train})], plan, accumulate
+        )
     has_loader = hasattr(train, "loader")
     loader = getattr(train, "loader", None)
     if has_loader and getattr(loader, "num_workers", 0) == 0:
@@ -204,7 +234,11 @@ def _rate_of_several(sets: Sequence[Source], plan: Plan, accumulate: int) -> Rec
 
 
 def _hooks_before_the_step(plan: Plan) -> frozenset[str]:
-    """Return the hooks that fire in an iteration before its optimizer step, and those of numbers that are logged."""
+    """Return the hooks that fire in an iteration before its optimizer step,
+    and those of numbers that are logged.
+    """
     names = [point.name for point in plan.points]
     before_the_step = names[names.index("before_fetch") : names.index("before_optimizer_step")]
-    return frozenset(binding.hook for name in (*before_the_step, "on_log") for binding in plan.at(name))
+    return frozenset(
+        binding.hook for name in (*before_the_step, "on_log") for binding in plan.at(name)
+    )

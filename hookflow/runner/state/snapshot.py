@@ -1,7 +1,7 @@
 """The snapshot: the complete state of a run, captured and restored to the bit.
 
-Every mutable state of the runner is either registered or follows from what is: `tests/runner/test_resume.py` walks over
-all of it.
+Every mutable state of the runner is either registered or follows from what is:
+`tests/runner/test_resume.py` walks over all of it.
 """
 
 from __future__ import annotations
@@ -46,16 +46,20 @@ class RunSnapshot:
     def capture(self, *, validation_due: Sequence[str] = ()) -> dict[str, Any]:
         """Return the state between two iterations, without copies of tensors.
 
-        With `validation_due` a run that is resumed from it begins with a validation on these sets of data.
+        With `validation_due` a run that is resumed from it begins with a validation on these sets
+        of data.
         """
-        self.context.engine.settle()  # offloaded hooks have a state, and numbers of this iteration to log
+        # Offloaded hooks have a state, and numbers of this iteration to log.
+        self.context.engine.settle()
         state = self.registry.capture()
         if validation_due:
             state["position"]["validation_due"] = list(validation_due)
         return state
 
     def check_states(self) -> None:
-        """Raise UserError for a state of a hook, the data or the task that cannot be loaded again, tensors aside."""
+        """Raise UserError for a state of a hook, the data or the task that cannot
+        be loaded again, tensors aside.
+        """
         self.context.engine.settle()
         owners: list[tuple[str, Any]] = [("task", self.parts.task)]
         owners += [(f"hooks.{name}", hook) for name, hook in self.parts.hooks.items()]
@@ -69,11 +73,17 @@ class RunSnapshot:
             wrong = find_unreadable(state)
             if wrong:
                 hint = "a checkpoint holds tensors, numbers, strings, lists and dicts"
-                raise UserError(Problem(f"{key}: state_dict(){wrong}", self.parts.place(f"{key}.use"), hint))
+                raise UserError(
+                    Problem(f"{key}: state_dict(){wrong}", self.parts.place(f"{key}.use"), hint)
+                )
 
     def nonfinite_weights(self, state: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the names of parameters and running statistics in a captured state that are not finite."""
-        parameters = {name for model in self.parts.models.values() for name, _ in model.named_parameters()}
+        """Yield the names of parameters and running statistics in a
+        captured state that are not finite.
+        """
+        parameters = {
+            name for model in self.parts.models.values() for name, _ in model.named_parameters()
+        }
         for entry, weights in state.items():
             if not entry.startswith("model"):
                 continue
@@ -85,7 +95,8 @@ class RunSnapshot:
     def restore(self, state: dict[str, Any], adapt: Adapt | None = None) -> None:
         """Restore the state of this rank; parts without an entry start anew, which is reported.
 
-        Raises UserError when the checkpoint is that of another model or optimizer. A fork has the state adapted.
+        Raises UserError when the checkpoint is that of another model or optimizer. A fork has the
+        state adapted.
         """
         is_fork = adapt is not None
         ranks_before = 1 + len(state.get("ranks", []))
@@ -102,34 +113,56 @@ class RunSnapshot:
         self.registry.restore(_with_training_weights(state), skipped=skipped)
 
     def _compare_ranks(self, before: int, *, is_fork: bool) -> None:
-        """Warn where the checkpoint was saved by other ranks. Raises UserError where these shared out the batches."""
+        """Warn where the checkpoint was saved by other ranks.
+
+        Raises UserError where these shared out the batches.
+        """
         now = self.parts.ranks.world
         if before == now:
             return
         sources = dict(iter_sources(self.parts.data))
-        shared_out = [name for name in sources if is_for_training(name) and hasattr(sources[name], GLOBAL_SIZES)]
+        shared_out = [
+            name
+            for name in sources
+            if is_for_training(name) and hasattr(sources[name], GLOBAL_SIZES)
+        ]
         if not is_fork and shared_out:
-            message = f"a batch_sampler shares out whole batches, and those of {before} ranks are others"
+            message = (
+                f"a batch_sampler shares out whole batches, and those of {before} ranks are others"
+            )
             hint = f"resume it on {before} ranks; hookflow fork carries the place over by examples"
-            raise UserError(Problem(message, self.parts.place(f"data.{shared_out[0]}.loader.batch_sampler"), hint))
+            raise UserError(
+                Problem(
+                    message, self.parts.place(f"data.{shared_out[0]}.loader.batch_sampler"), hint
+                )
+            )
         self._say(f"saved by {before} ranks, resumed on {now}: not bit-identical", "warn")
 
-    def _compare_lengths(self, saved: Mapping[str, Any], ranks_before: int, *, is_fork: bool) -> None:
+    def _compare_lengths(
+        self, saved: Mapping[str, Any], ranks_before: int, *, is_fork: bool
+    ) -> None:
         """Compare the data with those of the checkpoint.
 
-        A fork says what has another length, as a resume does of validation data. Raises UserError where a resume has
-        other training data: the rest of the epoch, the order of the next ones and the schedules would be others.
+        A fork says what has another length, as a resume does of validation data. Raises UserError
+        where a resume has other training data: the rest of the epoch, the order of the next ones
+        and the schedules would be others.
         """
         ranks = self.parts.ranks
         data_ranks = self.parts.data_ranks
         world_then = ranks_before * data_ranks.world // ranks.world
         changes = changed_lengths(
-            saved, self.parts.data, rank=data_ranks.rank, world=data_ranks.world, world_then=world_then
+            saved,
+            self.parts.data,
+            rank=data_ranks.rank,
+            world=data_ranks.world,
+            world_then=world_then,
         )
         for change in changes:
             if is_for_training(change.split) and not is_fork:
                 hint = "give it the same data; or go on with these: hookflow fork RUN"
-                raise UserError(Problem(str(change), self.parts.place(f"data.{change.split}.use"), hint))
+                raise UserError(
+                    Problem(str(change), self.parts.place(f"data.{change.split}.use"), hint)
+                )
             after = "its metrics cannot be compared with the earlier ones"
             if is_for_training(change.split):
                 after = "the rest of the epoch, and those to come, are in another order"
@@ -143,10 +176,13 @@ def _without_tensors(leaf: Any) -> Any:
 
 
 def _with_training_weights(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state whose models have the weights that optimizers with modes train from, in place of those for use."""
+    """Return a state whose models have the weights that optimizers with modes train from,
+    in place of those for use.
+    """
     result = dict(state)
     for by_model in state.get("training_weights", {}).values():
         for entry, weights in by_model.items():
-            result[entry] = copy(result[entry])  # with the versions that it carries beside its entries
+            # With the versions that it carries beside its entries.
+            result[entry] = copy(result[entry])
             result[entry].update(weights)
     return result

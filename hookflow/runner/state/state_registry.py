@@ -1,4 +1,6 @@
-"""The registry of state: every part of a run that a checkpoint holds, in the order in which it is restored."""
+"""The registry of state: every part of a run that a checkpoint holds,
+in the order in which it is restored.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from hookflow.errors import Problem, UserError
 from hookflow.runner.checkpoint.shards import clone_leaf, mapped
 
 SAME_MODEL = (
-    "model and optimizer must be those of the checkpoint once after_load_checkpoint has fired; else start a new run"
+    "model and optimizer must be those of the checkpoint once after_load_checkpoint has fired; else"
+    " start a new run"
 )
 
 
@@ -25,7 +28,9 @@ class StateScope(Enum):
     PER_RANK = "per rank"
     """Each rank has its own."""
     PER_RANK_ITEM = "per rank, by item"
-    """A dict, of which each item is shared where it is equal on all ranks, and else each rank's own."""
+    """A dict, of which each item is shared where it is equal on all ranks,
+    and else each rank's own.
+    """
 
 
 class Stateful(Protocol):
@@ -50,7 +55,9 @@ class StatefulPart:
     changes_before_step: bool
     """Whether an iteration changes the state before its optimizer step."""
     is_large: bool
-    """Whether the state is tensors that the run trains, of which a copy is made for a save alone."""
+    """Whether the state is tensors that the run trains,
+    of which a copy is made for a save alone.
+    """
 
 
 class StateRegistry:
@@ -72,7 +79,9 @@ class StateRegistry:
         """Add a part, which is restored after those before it."""
         if name in self._parts:
             raise ValueError(f'there are two states of the name "{name}"')
-        self._parts[name] = StatefulPart(name, part, scope, is_optional, changes_before_step, is_large)
+        self._parts[name] = StatefulPart(
+            name, part, scope, is_optional, changes_before_step, is_large
+        )
 
     def __iter__(self) -> Iterator[StatefulPart]:
         return iter(self._parts.values())
@@ -86,7 +95,9 @@ class StateRegistry:
         return {each.name: each.part.state_dict() for each in self}
 
     def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a captured state with copies of what goes on changing, but for the tensors that the run trains."""
+        """Return a captured state with copies of what goes on changing,
+        but for the tensors that the run trains.
+        """
         copied = {}
         for name, entry in state.items():
             if name in self._parts and self._parts[name].is_large:
@@ -96,7 +107,10 @@ class StateRegistry:
         return copied
 
     def restore(self, state: Mapping[str, Any], *, skipped: Collection[str] = ()) -> None:
-        """Restore every part but those skipped. Raises UserError where the checkpoint lacks one that it must have."""
+        """Restore every part but those skipped.
+
+        Raises UserError where the checkpoint lacks one that it must have.
+        """
         for each in self:
             if each.name in skipped:
                 continue

@@ -1,4 +1,6 @@
-"""The parts of a run that have a state, beside those that save and load it themselves; and their registration."""
+"""The parts of a run that have a state, beside those that save and load it themselves;
+and their registration.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,12 @@ Say = Callable[..., None]
 
 
 def register_parts(registry: StateRegistry, context: RunContext, update: OptimizerUpdate) -> None:
-    """Register every part of a run that a checkpoint holds, in the order in which they are restored.
+    """Register every part of a run that a checkpoint holds, in the order in which they are
+    restored.
 
-    Groups that hooks have added must be there before the optimizers are loaded, and throttles before the triggers that
-    they thin out. The engine switches hooks off, which changes their triggers. Random generators come last: a part may
-    draw as it is loaded.
+    Groups that hooks have added must be there before the optimizers are loaded, and throttles
+    before the triggers that they thin out. The engine switches hooks off, which changes their
+    triggers. Random generators come last: a part may draw as it is loaded.
     """
     parts = context.parts
     say = context.log.say
@@ -60,13 +63,17 @@ def register_parts(registry: StateRegistry, context: RunContext, update: Optimiz
     registry.register("gradients", update, per_rank, changes_before_step=True, is_large=True)
     registry.register("group", update.group, shared, changes_before_step=True)
     registry.register("step_guard", StepGuardState(update.guard), shared)
-    registry.register("position", RunPosition(context.state, parts, say), shared, changes_before_step=True)
+    registry.register(
+        "position", RunPosition(context.state, parts, say), shared, changes_before_step=True
+    )
     registry.register("requests", context.requests, per_rank, changes_before_step=True)
     registry.register("scalars", context.scalars, per_rank, changes_before_step=True)
 
     hooks = HookStates(parts.hooks, say)
     registry.register("hooks", hooks, StateScope.PER_RANK_ITEM, changes_before_step=True)
-    registry.register("task", TaskState(parts.task, say), per_rank, is_optional=True, changes_before_step=True)
+    registry.register(
+        "task", TaskState(parts.task, say), per_rank, is_optional=True, changes_before_step=True
+    )
     registry.register("throttles", context.throttles, shared, is_optional=True)
     triggers = TriggerStates(context.plan, context.triggers)
     registry.register("triggers", triggers, shared, changes_before_step=True)
@@ -80,7 +87,9 @@ def register_parts(registry: StateRegistry, context: RunContext, update: Optimiz
 
 @contextmanager
 def _fitting() -> Iterator[None]:
-    """Let an error of PyTorch's `load_state_dict` say that the checkpoint is of another model or optimizer."""
+    """Let an error of PyTorch's `load_state_dict` say that the checkpoint is
+    of another model or optimizer.
+    """
     try:
         yield
     except KeyError as error:
@@ -127,7 +136,9 @@ class ModelWeights:
 
 
 class HostTensorPlaces:
-    """The places of optimizer state in the host's memory beside parameters on an accelerator, by optimizer."""
+    """The places of optimizer state in the host's memory beside parameters
+    on an accelerator, by optimizer.
+    """
 
     def __init__(self, optimizers: Mapping[str, Optimizer]) -> None:
         self._optimizers = optimizers
@@ -145,7 +156,11 @@ class OptimizerState:
     """The state of one optimizer."""
 
     def __init__(
-        self, name: str, optimizer: Optimizer, models: Iterable[ModelWeights], host_tensors: HostTensorPlaces
+        self,
+        name: str,
+        optimizer: Optimizer,
+        models: Iterable[ModelWeights],
+        host_tensors: HostTensorPlaces,
     ) -> None:
         self._name = name
         self._optimizer = optimizer
@@ -188,7 +203,11 @@ class FrozenNames:
         self._say = say
 
     def state_dict(self) -> list[str]:
-        return [name for name, parameter in self._model.named_parameters() if not parameter.requires_grad]
+        return [
+            name
+            for name, parameter in self._model.named_parameters()
+            if not parameter.requires_grad
+        ]
 
     def load_state_dict(self, state: Iterable[str]) -> None:
         frozen = frozenset(state)
@@ -219,7 +238,9 @@ class StepGuardState:
 
 
 class RunPosition:
-    """The counters of a run and its latest metrics, with what a fork needs to find the place among other batches."""
+    """The counters of a run and its latest metrics,
+    with what a fork needs to find the place among other batches.
+    """
 
     def __init__(self, state: RunState, parts: RunComponents, say: Say) -> None:
         self._state = state
@@ -229,7 +250,8 @@ class RunPosition:
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the examples of a batch on all ranks, and the lengths of the data.
 
-        Where batches are of several sizes, `batch_size` is 0, and `examples` are those of the epoch so far.
+        Where batches are of several sizes, `batch_size` is 0, and `examples` are those of the epoch
+        so far.
         """
         state = self._state
         position = state.state_dict()
@@ -251,7 +273,10 @@ class RunPosition:
         now = self._state.max_iters
         if now != before and "train" in self._parts.data:
             what = "schedules, and all else that is relative to the length, go on by the new one"
-            self._say(f"the training has {now:,} iterations, where the checkpoint's had {before:,}: {what}")
+            self._say(
+                f"the training has {now:,} iterations, where the checkpoint's had {before:,}:"
+                f" {what}"
+            )
 
 
 class HookStates:
@@ -262,7 +287,11 @@ class HookStates:
         self._say = say
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: hook.state_dict() for name, hook in self._hooks.items() if hasattr(hook, "state_dict")}
+        return {
+            name: hook.state_dict()
+            for name, hook in self._hooks.items()
+            if hasattr(hook, "state_dict")
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the states; say which hooks start anew, and which states are dropped."""
@@ -275,7 +304,11 @@ class HookStates:
         for name in state.keys() - self._hooks.keys():
             if state[name]:
                 lost = f"its state is dropped ({first_few(map(str, state[name]))})"
-                self._say(f'the checkpoint knows a hook "{name}" that this pipeline does not have: {lost}', "warn")
+                self._say(
+                    f'the checkpoint knows a hook "{name}" that this pipeline does not have:'
+                    f" {lost}",
+                    "warn",
+                )
 
 
 class TaskState:
@@ -291,7 +324,9 @@ class TaskState:
         return {}
 
     def load_state_dict(self, state: Any) -> None:
-        """Load the state; say so where the task has one now and had none, or the other way round."""
+        """Load the state; say so where the task has one now and had none,
+        or the other way round.
+        """
         if not state:
             if self.state_dict():
                 self._say("the checkpoint has no state of the task: the task starts anew", "warn")
@@ -303,7 +338,9 @@ class TaskState:
 
 
 def trigger_key(binding: Binding) -> str:
-    """Return the name of a binding's trigger in a checkpoint: its hook, and its point or its method."""
+    """Return the name of a binding's trigger in a checkpoint: its hook,
+    and its point or its method.
+    """
     if binding.half == "enter":
         place = binding.method
     else:
@@ -315,7 +352,9 @@ class TriggerStates:
     """The counters of the triggers, by the hook and the point of their bindings."""
 
     def __init__(self, plan: Plan, triggers: Mapping[int, ScheduledTrigger]) -> None:
-        self._triggers = {trigger_key(plan.bindings[number]): trigger for number, trigger in triggers.items()}
+        self._triggers = {
+            trigger_key(plan.bindings[number]): trigger for number, trigger in triggers.items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         return {key: trigger.state_dict() for key, trigger in self._triggers.items()}
@@ -342,7 +381,9 @@ class HooksInPlace:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load both; name the hooks that stay switched off."""
         for hook, why in self._engine.load_state_dict(state).items():
-            self._say(f'the hook "{hook}" stays switched off: {why}, before this run was resumed', "warn")
+            self._say(
+                f'the hook "{hook}" stays switched off: {why}, before this run was resumed', "warn"
+            )
 
 
 class SetArguments:
@@ -406,6 +447,8 @@ class RandomGenerators:
         return random_state(self._device)
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Load the generators; None, of a rank that there was not or of another seed, leaves them alone."""
+        """Load the generators; None, of a rank that there was not or of another seed,
+        leaves them alone.
+        """
         if state is not None:
             set_random_state(state, self._device)

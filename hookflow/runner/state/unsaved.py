@@ -1,4 +1,6 @@
-"""The check for state that no checkpoint holds: attributes of the task, hooks and data that change while it trains."""
+"""The check for state that no checkpoint holds: attributes of the task,
+hooks and data that change while it trains.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,13 @@ Marks = dict[str, Hashable]
 
 
 class UnsavedStateCheck:
-    """Names attributes that hold numbers, tensors, arrays or generators, change, and are in no checkpoint.
+    """Names attributes that hold numbers, tensors, arrays or generators, change, and are in no
+    checkpoint.
 
-    It looks at the attributes of the task, the hooks of the user and the data that have no `state_dict`. A value counts
-    where it is an attribute itself, or lies there in lists, tuples, dicts or sets, or in the `state_dict` of an object.
-    `known` objects belong to other parts of the run.
+    It looks at the attributes of the task, the hooks of the user and the data that have no
+    `state_dict`. A value counts where it is an attribute itself, or lies there in lists, tuples,
+    dicts or sets, or in the `state_dict` of an object. `known` objects belong to other parts of the
+    run.
     """
 
     def __init__(self, parts: RunComponents, known: Iterable[Any]) -> None:
@@ -55,11 +59,18 @@ class UnsavedStateCheck:
         result = []
         for name, before in list(self._before.items()):
             now = self._marks(self._owners[name])
-            changed = [attribute for attribute, mark in now.items() if before.get(attribute) != mark]
+            changed = [
+                attribute for attribute, mark in now.items() if before.get(attribute) != mark
+            ]
             if changed:
                 del self._before[name]
-                lost = "while it trains, and no checkpoint holds that: a resumed run starts without it"
-                result.append(f"{name} changes {', '.join(changed)} {lost}. Define state_dict() and load_state_dict()")
+                lost = (
+                    "while it trains, and no checkpoint holds that: a resumed run starts without it"
+                )
+                result.append(
+                    f"{name} changes {', '.join(changed)} {lost}. Define state_dict() and"
+                    " load_state_dict()"
+                )
         return result
 
     def _marks(self, owner: Any) -> Marks:
@@ -89,7 +100,9 @@ class UnsavedStateCheck:
 
 
 def _owners_without_state(parts: RunComponents) -> dict[str, Any]:
-    """Return the task, the hooks and the data that the user has written and that save nothing, by their names."""
+    """Return the task, the hooks and the data that the user has written and
+    that save nothing, by their names.
+    """
     owners: dict[str, Any] = {}
     for split, source in parts.data.items():
         for part in list_own_parts(source):
@@ -117,7 +130,9 @@ def _with_wrapped(data: Any) -> Iterator[Any]:
 
 
 def _mark_of(value: Any) -> Hashable:
-    """Return what differs where a value does; None for one that is no number, tensor, array or generator."""
+    """Return what differs where a value does; None for one that is no number, tensor,
+    array or generator.
+    """
     if isinstance(value, bool | int | float | complex):
         return repr(value)
     if isinstance(value, Tensor):

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 
-# Savers as other frameworks have them: each writes a file of its own in its turn, whatever comes after it.
+# Savers as other frameworks have them: each writes a file of its own in its turn, whatever comes
+# after it.
 class SavesWeights:
     """Saves the weights as they are when its turn comes."""
 
@@ -25,11 +26,16 @@ class SavesHooks:
     """Saves what the other hooks know when its turn comes."""
 
     def after_val(self, run: Any) -> None:
-        states = {name: hook.state_dict() for name, hook in run.hooks.items() if hasattr(hook, "state_dict")}
+        states = {
+            name: hook.state_dict()
+            for name, hook in run.hooks.items()
+            if hasattr(hook, "state_dict")
+        }
         torch.save(states, run.dir / f"hooks-{run.epoch}.pt")
 
 
-# pytorch/ignite#706: a metric is logged before it is computed, so that each value is the last epoch's.
+# pytorch/ignite#706: a metric is logged before it is computed, so that each value is the last
+# epoch's.
 class Accuracy:
     """Counts over a validation; the value stands until the next one is there."""
 
@@ -53,7 +59,8 @@ class Logs:
         run.log("accuracy", run.hooks["accuracy"].value)
 
 
-# Lightning#1464: the state of early stopping is saved before it is updated, and so lags one epoch behind.
+# Lightning#1464: the state of early stopping is saved before it is updated, and so lags one epoch
+# behind.
 class Stops:
     """Early stopping, with a state that a checkpoint is to keep."""
 
@@ -72,7 +79,8 @@ class Stops:
         self.best, self.waited = state["best"], state["waited"]
 
 
-# Lightning#1592: callbacks that depend on one another in a chain, in a list that says nothing of it.
+# Lightning#1592: callbacks that depend on one another in a chain, in a list that says nothing of
+# it.
 class Best:
     """Keeps the best loss."""
 
@@ -116,7 +124,8 @@ class Writes:
         torch.save(outputs["logits"].detach(), run.dir / f"predictions-{run.iter}.pt")
 
 
-# Lightning#9950: what is entered A, B, C is left A, B, C, and each puts back what it found when it was entered.
+# Lightning#9950: what is entered A, B, C is left A, B, C, and each puts back what it found when it
+# was entered.
 class Changes:
     """Validates other weights: keeps those that it finds, and puts these back."""
 
@@ -155,7 +164,8 @@ def _put_back(model: nn.Module, found: list[torch.Tensor]) -> None:
         weights.data.copy_(before)
 
 
-# mosaicml/llm-foundry#1515: an exporter ahead of the saver is slow, and what it does to the weights is saved.
+# mosaicml/llm-foundry#1515: an exporter ahead of the saver is slow, and what it does to the weights
+# is saved.
 class Exports:
     """Exports the model in half the precision: casts it in place, writes it, and casts it back."""
 
@@ -165,7 +175,8 @@ class Exports:
         run.model.float()
 
 
-# open-mmlab/mmcv#689: the average must come after the update and before the checkpoint, and all three are "normal".
+# open-mmlab/mmcv#689: the average must come after the update and before the checkpoint, and all
+# three are "normal".
 class Projects:
     """The last part of an update: each weight matrix is pulled back into a ball."""
 
@@ -176,7 +187,9 @@ class Projects:
 
 
 class Average:
-    """An average of the weights, updated after each iteration; the model has it among its own buffers."""
+    """An average of the weights, updated after each iteration;
+    the model has it among its own buffers.
+    """
 
     def before_run(self, run: Any) -> None:
         for name, weights in list(run.model.named_parameters()):
@@ -187,9 +200,12 @@ class Average:
             run.model.get_buffer(f"ema_{name.replace('.', '_')}").lerp_(weights.detach(), 0.1)
 
 
-# mir-group/nequip#590: a checkpoint is saved while the average is still swapped in for the validation.
+# mir-group/nequip#590: a checkpoint is saved while the average is still swapped in for the
+# validation.
 class SwappedAverage:
-    """Swaps the average in before a validation and out after it, by two methods that know nothing of each other."""
+    """Swaps the average in before a validation and out after it,
+    by two methods that know nothing of each other.
+    """
 
     def __init__(self) -> None:
         self.average: dict[str, torch.Tensor] = {}

@@ -1,4 +1,6 @@
-"""A plan as an image and as a page: well-formed, nothing overlaps, no text leaves its column, nothing is fetched."""
+"""A plan as an image and as a page: well-formed, nothing overlaps, no text leaves its column,
+nothing is fetched.
+"""
 
 import re
 from collections.abc import Iterator
@@ -29,14 +31,17 @@ MANY_AROUNDS = plan(*(node(f"hook{k}", (), around=True) for k in range(60)))
 
 def said(root: ElementTree.Element, kind: str) -> list[str]:
     """Return what is shown below the pointer for every part of a kind."""
-    return ["".join(group[0].itertext()) for group in root.iter(f"{SVG}g") if group.get("class") == kind]
+    return [
+        "".join(group[0].itertext()) for group in root.iter(f"{SVG}g") if group.get("class") == kind
+    ]
 
 
 def test_a_plan_with_everything_is_golden_fetches_nothing_and_has_its_title() -> None:
     check_golden("drawings/rich.svg", as_svg(RICH) + "\n")
     for drawn in (as_svg(RICH), as_html(RICH)):
         addresses = set(re.findall(r"\w+://[^\s\"<]+", drawn))
-        assert addresses == {"http://www.w3.org/2000/svg"}  # the name of the language, which is not fetched
+        # The name of the language, which is not fetched.
+        assert addresses == {"http://www.w3.org/2000/svg"}
         assert not re.search(r"url\(|@import|<link|<img|src=", drawn)
     root = ElementTree.fromstring(as_svg(RICH))
     assert root.get("role") == "img"
@@ -52,7 +57,10 @@ def test_names_that_mean_something_in_xml_are_only_names() -> None:
     assert root[0].text == '"p" & <q> ---: 2 hooks at 3 points'
     (about, *_) = said(root, "hook")
     assert 'Says <b>"no"</b> & `maybe`; ·[31mü — 損失 ]]>' in about
-    assert any("loss > 1 and name != \"<&\\n`#quot;`>\" or 損失 < 'π'" in text for text in said(root, "hook"))
+    assert any(
+        "loss > 1 and name != \"<&\\n`#quot;`>\" or 損失 < 'π'" in text
+        for text in said(root, "hook")
+    )
     assert all('it\'s "p" <&> `q`\\.toml:7' in text for text in said(root, "edge"))
     page = ElementTree.fromstring(as_html(HOSTILE))
     assert any(cell.text == about.split("\n")[1] for cell in page.iter("td"))
@@ -63,28 +71,38 @@ def test_a_plan_without_hooks_is_a_picture_too() -> None:
     assert "<table>" not in as_html(plan())
     never = plan(node("a", ["before_train"]), node("b", ["after_val"], after=["a"]))
     items = [part.text for part in ElementTree.fromstring(as_html(never)).iter("li")]
-    assert items == ['pipelines/p.toml:7: the edge between "b" and "a" can never matter: they share no point']
+    assert items == [
+        'pipelines/p.toml:7: the edge between "b" and "a" can never matter: they share no point'
+    ]
 
 
 @given(plans())
 def test_the_picture_and_the_page_have_every_firing_and_every_edge(drawn: Plan) -> None:
     page = ElementTree.fromstring(as_html(drawn))
     (root,) = page.iter(f"{SVG}svg")
-    boxes = [group.get("data-hook") for group in root.iter(f"{SVG}g") if group.get("class") == "hook"]
+    boxes = [
+        group.get("data-hook") for group in root.iter(f"{SVG}g") if group.get("class") == "hook"
+    ]
     assert boxes == [binding.hook for binding in drawn.bindings]
     for binding, text in zip(drawn.bindings, said(root, "hook"), strict=True):
         assert all(mark in text for mark in (*list_marks(drawn, binding), *list_slots(binding)))
-    ends = sorted(f"{edge.first} before {edge.then} ({format_edge_place(edge)})" for edge in drawn.edges)
+    ends = sorted(
+        f"{edge.first} before {edge.then} ({format_edge_place(edge)})" for edge in drawn.edges
+    )
     assert sorted(re.sub(r":.* \(", " (", title) for title in said(root, "edge")) == ends
     rows = [tuple(td.text or "" for td in row.iter("td")) for row in page.iter("tr")]
-    assert {(binding.point, binding.hook) for binding in drawn.bindings} <= {row[:2] for row in rows}
-    assert {(edge.point, edge.first, edge.then, format_edge_place(edge)) for edge in drawn.edges} <= {
-        (*row[:3], row[4]) for row in rows if len(row) > 4
+    assert {(binding.point, binding.hook) for binding in drawn.bindings} <= {
+        row[:2] for row in rows
     }
+    assert {
+        (edge.point, edge.first, edge.then, format_edge_place(edge)) for edge in drawn.edges
+    } <= {(*row[:3], row[4]) for row in rows if len(row) > 4}
     check(drawn)
 
 
-INSIDE = plan(node("probe", ["forward"], modules=("head",)), node("a", ["forward"]), name="a title " * 30)
+INSIDE = plan(
+    node("probe", ["forward"], modules=("head",)), node("a", ["forward"]), name="a title " * 30
+)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +130,23 @@ def check(drawn: Plan) -> None:
         assert image.boxes_x + row.width < image.notes_x
         assert cell_len(row.binding.hook) * NAME_CELL < row.width
         assert all(image.notes_x + cell_len(note) * NOTE_CELL < image.rails_x for note in row.notes)
-    arrows = [(net, edge, image.corners(net, edge)) for net, edges in image.edges.items() for edge in edges]
+    arrows = [
+        (net, edge, image.corners(net, edge))
+        for net, edges in image.edges.items()
+        for edge in edges
+    ]
     for net, edge, corners in arrows:
         for id_, (x, y) in ((net[0], corners[0]), (edge.then_id, corners[-1])):
-            assert x == image.boxes_x and image.rows[id_].y < y < image.rows[id_].y + image.rows[id_].box_height
+            assert (
+                x == image.boxes_x
+                and image.rows[id_].y < y < image.rows[id_].y + image.rows[id_].box_height
+            )
         assert image.indents[edge.point] < corners[1][0] < image.boxes_x - 10, "room for the tip"
     for (net, _, one), (other_net, _, other) in combinations(arrows, 2):
         if net != other_net:
-            assert not any(along(a, b) for a in pairwise(one) for b in pairwise(other)), "two run along one line"
+            assert not any(along(a, b) for a in pairwise(one) for b in pairwise(other)), (
+                "two run along one line"
+            )
     ys = [image.rows[binding.id].y for binding in image.bindings]
     spans = [(lane, ys[rail.first], ys[rail.last]) for rail, lane in image.rails]
     for (lane, top, bottom), (other_lane, other_top, other_bottom) in combinations(spans, 2):
@@ -158,13 +185,23 @@ FORBIDDEN = "\x00\x08\x1b\x1f\ud800\ufffe\uffff"
 
 def polluted(item: Any) -> Any:
     """Return a hook or a binding with characters that XML forbids in every name and text of it."""
-    names = {field.name for field in fields(item)} & {"name", "use", "about", "where", "hook", "first", "then"}
+    names = {field.name for field in fields(item)} & {
+        "name",
+        "use",
+        "about",
+        "where",
+        "hook",
+        "first",
+        "then",
+    }
     return replace(item, **{name: getattr(item, name) + FORBIDDEN for name in names})
 
 
 def test_what_xml_forbids_is_left_out() -> None:
     for drawn in (RICH, HOSTILE):
-        parts = {key: tuple(map(polluted, getattr(drawn, key))) for key in ("hooks", "bindings", "edges")}
+        parts = {
+            key: tuple(map(polluted, getattr(drawn, key))) for key in ("hooks", "bindings", "edges")
+        }
         hostile = replace(drawn, pipeline=drawn.pipeline + FORBIDDEN, **parts)
         for image in (as_svg(hostile), as_html(hostile), as_svg(hostile, f"title{FORBIDDEN}")):
             assert not set(FORBIDDEN) & set(image)

@@ -1,4 +1,6 @@
-"""A plan as text, in any width, with and without colours, whole or a part of it; and as Mermaid and DOT."""
+"""A plan as text, in any width, with and without colours, whole or a part of it;
+and as Mermaid and DOT.
+"""
 
 import json
 import re
@@ -39,7 +41,9 @@ def test_a_plan_with_everything_is_golden(width: int) -> None:
 
 def test_a_plan_without_hooks_is_drawn_and_a_moved_phase_with_the_one_it_was() -> None:
     assert as_text(plan()) == "p: 0 hooks at 0 points\n"
-    assert "late (moved from normal)" in as_text(plan(node("log", phase="late"), node("board", after=["log"])))
+    assert "late (moved from normal)" in as_text(
+        plan(node("log", phase="late"), node("board", after=["log"]))
+    )
     around = plan(node("outer", (), phase="early", around=True))
     assert as_text(around).split("\n")[2:] == [
         "before_val outer  ╭ enters around_val, early",
@@ -49,7 +53,9 @@ def test_a_plan_without_hooks_is_drawn_and_a_moved_phase_with_the_one_it_was() -
 
 def test_rails_pass_the_points_that_stand_above_their_hooks_where_there_is_room() -> None:
     log = node("log", ["before_val", "after_val"])
-    drawn = as_text(plan(node("a_long_name_of_a_hook", (), after=["log"], around=True), log), width=40)
+    drawn = as_text(
+        plan(node("a_long_name_of_a_hook", (), after=["log"], around=True), log), width=40
+    )
     check_golden("drawings/rails-40.txt", drawn + "\n")
 
 
@@ -70,7 +76,9 @@ def test_a_gutter_has_no_more_lanes_than_its_share_of_the_width(width: int, lane
 
 
 @given(plans(), st.sampled_from([40, 60, 80, 120]))
-def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(drawn: Plan, width: int) -> None:
+def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(
+    drawn: Plan, width: int
+) -> None:
     lines = as_text(drawn, width=width).split("\n")[2:]
     assert all(len(line) <= width for line in lines)
     rest = iter(lines)
@@ -79,7 +87,9 @@ def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(
     said = re.sub(r"[\s│╭╰]+", " ", " ".join(lines))
     assert all(mark in said for binding in drawn.bindings for mark in list_marks(drawn, binding))
     for edge in drawn.edges:
-        assert re.search(rf"after [^()]*\b{edge.first}\b[^()]* \({re.escape(format_edge_place(edge))}\)", said), edge
+        assert re.search(
+            rf"after [^()]*\b{edge.first}\b[^()]* \({re.escape(format_edge_place(edge))}\)", said
+        ), edge
 
 
 def closure(links: set[tuple[int, int]]) -> set[tuple[int, int]]:
@@ -89,8 +99,12 @@ def closure(links: set[tuple[int, int]]) -> set[tuple[int, int]]:
     return closed
 
 
-@given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] < pair[1])))
-def test_the_gutter_can_be_read_back_and_says_what_the_edges_say(links: set[tuple[int, int]]) -> None:
+@given(
+    st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] < pair[1]))
+)
+def test_the_gutter_can_be_read_back_and_says_what_the_edges_say(
+    links: set[tuple[int, int]],
+) -> None:
     rows = draw_gutter(8, links)
     assert len({len(row) for row in rows}) == 1
     opened: dict[int, int] = {}
@@ -107,12 +121,15 @@ def test_the_gutter_can_be_read_back_and_says_what_the_edges_say(links: set[tupl
     [
         ("o( l i( i) o)", 9, ["╭ ", "│ ", "│╭", "│╰", "╰ "]),
         ("o( l i( i) o)", 1, ["╭", "│", "│", "│", "╰"]),
-        ("a( b( a) c( x b) c)", 9, ["╭ ", "│╭", "╰│", "╭│", "││", "│╰", "╰ "]),  # as points of a user's own may cross
+        # As points of a user's own may cross.
+        ("a( b( a) c( x b) c)", 9, ["╭ ", "│╭", "╰│", "╭│", "││", "│╰", "╰ "]),
         ("b) a( x a)", 9, [" ", "╭", "│", "╰"]),
         ("a( x", 9, ["", ""]),
     ],
 )
-def test_a_rail_joins_the_halves_of_an_around_in_a_free_column(firings: str, limit: int, drawn: list[str]) -> None:
+def test_a_rail_joins_the_halves_of_an_around_in_a_free_column(
+    firings: str, limit: int, drawn: list[str]
+) -> None:
     halves: dict[str, Half] = {"": "whole", "(": "enter", ")": "exit"}
     bindings = [
         Binding(name[0], "somewhere", "around", halves[name[1:]], (), Trigger(), "normal", id=k)
@@ -124,7 +141,8 @@ def test_a_rail_joins_the_halves_of_an_around_in_a_free_column(firings: str, lim
 def offloaded() -> Plan:
     follows = '{use="./offloaded_hooks.py:follows", points=["after_train_iter"], after=["slow"]}'
     hooks = [
-        f'hooks.{name.lower()}={{use="./offloaded_hooks.py:{name}", offload=true}}' for name in ("Watches", "Slow")
+        f'hooks.{name.lower()}={{use="./offloaded_hooks.py:{name}", offload=true}}'
+        for name in ("Watches", "Slow")
     ]
     return compile_pipeline(parse(TOY.read_text(), TOY, [*hooks, f"hooks.follows={follows}"]))
 
@@ -163,8 +181,13 @@ needs_graphviz = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphvi
 
 
 def graphviz(drawn: Plan) -> list[list[str]]:
-    """Return the lines of Graphviz's plain output, in words. It must have nothing to complain of."""
-    said = subprocess.run(["dot", "-Tplain"], input=as_dot(drawn), capture_output=True, text=True, check=True)
+    """Return the lines of Graphviz's plain output, in words.
+
+    It must have nothing to complain of.
+    """
+    said = subprocess.run(
+        ["dot", "-Tplain"], input=as_dot(drawn), capture_output=True, text=True, check=True
+    )
     assert not said.stderr
     return [line.split() for line in said.stdout.strip().split("\n")]
 
@@ -178,7 +201,9 @@ def test_pictures_are_golden_and_names_stand_in_their_letters_and_mean_nothing()
         assert "großes: 1 hook at 1 point" in image
         assert "when 損失 " in image
     chart = as_mermaid(HOSTILE)
-    assert chart.startswith('---\ntitle: "\\"p\\" & <q> ---: 2 hooks at 3 points"\n---\nflowchart TB\n')
+    assert chart.startswith(
+        '---\ntitle: "\\"p\\" & <q> ---: 2 hooks at 3 points"\n---\nflowchart TB\n'
+    )
     for label in re.findall(r'^    b\d.*?"(.*)"', chart, re.MULTILINE):
         assert not re.search(r'["`&<>;#\\]', re.sub(r"</?b>|<br/>|#\d+;", "", label)), label
 
@@ -196,8 +221,16 @@ def test_names_of_a_strangers_plan_mean_nothing_to_mermaid() -> None:
 def test_every_firing_and_every_edge_is_there(drawn: Plan) -> None:
     links = [(edge.first_id, edge.then_id) for edge in drawn.edges]
     for image, box, arrow in (
-        (as_mermaid(drawn), r'^    b(\d+)\["<b>([a-f]+)<', r'^    b(\d+) -\.?->\|"[^"]+"\| b(\d+)$'),
-        (as_dot(drawn), r'^    b(\d+) \[label="([a-f]+)[\\"]', r'^    b(\d+) -> b(\d+) \[label="[^"]+", [^\]]+\];$'),
+        (
+            as_mermaid(drawn),
+            r'^    b(\d+)\["<b>([a-f]+)<',
+            r'^    b(\d+) -\.?->\|"[^"]+"\| b(\d+)$',
+        ),
+        (
+            as_dot(drawn),
+            r'^    b(\d+) \[label="([a-f]+)[\\"]',
+            r'^    b(\d+) -> b(\d+) \[label="[^"]+", [^\]]+\];$',
+        ),
     ):
         boxes = {int(id_): name for id_, name in re.findall(box, image, re.MULTILINE)}
         assert boxes == {binding.id: binding.hook for binding in drawn.bindings}
@@ -208,9 +241,15 @@ def test_every_firing_and_every_edge_is_there(drawn: Plan) -> None:
 @needs_graphviz
 def test_graphviz_takes_the_dot_and_draws_points_from_above_and_hooks_from_the_left() -> None:
     for drawn in (EXAMPLE, RICH, plan()):
-        places = {words[1]: (float(words[2]), float(words[3])) for words in graphviz(drawn) if words[0] == "node"}
+        places = {
+            words[1]: (float(words[2]), float(words[3]))
+            for words in graphviz(drawn)
+            if words[0] == "node"
+        }
         assert len(places) == len(drawn.bindings)
-        rows = [[places[f"b{binding.id}"] for binding in drawn.at(point.name)] for point in drawn.points]
+        rows = [
+            [places[f"b{binding.id}"] for binding in drawn.at(point.name)] for point in drawn.points
+        ]
         bound = [row for row in rows if row]
         assert all(x < right for row in bound for (x, _), (right, _) in pairwise(row))
         assert [row[0][1] for row in bound] == sorted((row[0][1] for row in bound), reverse=True)

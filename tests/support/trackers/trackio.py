@@ -18,7 +18,9 @@ class Markdown:
 
 
 class Histogram:
-    def __init__(self, sequence: Any = None, np_histogram: tuple[Any, Any] | None = None, num_bins: int = 64) -> None:
+    def __init__(
+        self, sequence: Any = None, np_histogram: tuple[Any, Any] | None = None, num_bins: int = 64
+    ) -> None:
         assert (sequence is None) != (np_histogram is None)
         self.np_histogram = np_histogram
 
