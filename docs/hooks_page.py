@@ -9,8 +9,8 @@ from typing import Any
 
 from markdown_tables import code, doc, rows_of_fields, slug, summary, table
 
-from hookflow.cli.explain import make_argument_model
 from hookflow.graph.points import DEFAULT_POINTS
+from hookflow.hooks.arguments import make_argument_model
 from hookflow.hooks.inspect import Description
 from hookflow.pipeline.load import DEFAULT_HOOKS
 from hookflow.pipeline.registry import HOOKS

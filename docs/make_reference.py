@@ -25,12 +25,12 @@ from hooks_page import hooks_page
 from markdown_tables import code, doc, rows_of_fields, sentence, slug, summary, table
 
 from hookflow.cli.app import app
-from hookflow.cli.explain import make_argument_model, schema_of_pipelines
+from hookflow.cli.explain import schema_of_pipelines
 from hookflow.cli.output import as_json
 from hookflow.graph import points
 from hookflow.graph.slots import SLOT_DOCS
 from hookflow.hooks.adapter_registry import ENTRY_POINT_GROUP
-from hookflow.hooks.arguments import OFFERED_TO_WRITERS
+from hookflow.hooks.arguments import OFFERED_TO_WRITERS, make_argument_model
 from hookflow.pipeline.components import Section
 from hookflow.pipeline.json_schema import read_field_sentences
 from hookflow.pipeline.registry import DATA_REGISTRY, HOOKS, REGISTRIES, WRITER_REGISTRY

@@ -240,6 +240,8 @@ def schema_of_pipelines() -> dict[str, Any]:
     """Return the JSON Schema of a pipeline file,
     with the points and the arguments of the built-in hooks.
     """
+    from hookflow.hooks.arguments import make_argument_model
+    from hookflow.hooks.inspect import read_summary
     from hookflow.pipeline.json_schema import json_schema
     from hookflow.pipeline.use import resolve_use
 
@@ -248,32 +250,11 @@ def schema_of_pipelines() -> dict[str, Any]:
         f"around_{pair}": f"from before_{pair} to {closing}"
         for pair, closing in DEFAULT_POINTS.pairs.items()
     }
-    hooks = {
-        name: make_argument_model(resolve_use(use, Path(), None))
-        for name, use in HOOKS.built_in.items()
-    }
+    hooks: dict[str, type[BaseModel]] = {}
+    for name, use in HOOKS.built_in.items():
+        hook = resolve_use(use, Path(), None)
+        hooks[name] = make_argument_model(hook, read_summary(hook))
     return json_schema(hooks, {**points, **pairs})
-
-
-def make_argument_model(hook: Any) -> type[BaseModel]:
-    """Return the arguments of a hook's class as the fields of a model."""
-    import inspect
-    import typing
-
-    from pydantic import ConfigDict, create_model
-
-    from hookflow.hooks.inspect import read_summary
-
-    hints = typing.get_type_hints(hook.__init__, include_extras=True)
-    fields: dict[str, Any] = {}
-    for name, parameter in inspect.signature(hook).parameters.items():
-        default = parameter.default
-        if default is parameter.empty:
-            default = ...  # which makes it a required field
-        fields[name] = (hints.get(name, Any), default)
-    return create_model(
-        hook.__name__, __config__=ConfigDict(extra="forbid"), __doc__=read_summary(hook), **fields
-    )
 
 
 class _HookPages:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError, Where, nearest
@@ -379,20 +379,49 @@ def _as_annotated(make: Callable[..., Any], name: str, value: Any) -> Any:
 
 
 def argument_type(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
-    """Return the type that validates an argument of a class or function against its annotation."""
+    """Return the type that validates an argument of a class or function against its annotation.
+
+    Each argument has a type of its own, which is made when the argument is given: in PyTorch's
+    classes other arguments may have annotations that cannot be read.
+    """
     while isinstance(make, partial):
         make = make.func
     if isinstance(make, type):
         return _type_for_class(make, name)
     if inspect.isroutine(make):
-        return _type_of(make, name)
-    return _type_of(type(make).__call__, name)  # an object that can be called
+        return _type_for_function(make, name)
+    return _type_for_function(type(make).__call__, name)
 
 
 @cache
 def _type_for_class(kind: type, name: str) -> TypeAdapter[Any]:
-    """Return the type of an argument of a class: that of the first constructor in its bases which
-    names it.
+    return _make_type_adapter(_read_class_annotation(kind, name))
+
+
+@cache
+def _type_for_function(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
+    return _make_type_adapter(_read_function_annotation(function, name))
+
+
+def make_argument_model(kind: type, about: str = "") -> type[BaseModel]:
+    """Return a model with a field for each argument of a class, with its type and default.
+
+    It is for displays and schemas, which show `about` as its description.
+    """
+    fields: dict[str, Any] = {}
+    for parameter in parameters_of(kind):
+        default = parameter.default
+        if default is parameter.empty:
+            default = ...  # which makes it a required field
+        fields[parameter.name] = (_read_class_annotation(kind, parameter.name), default)
+    return create_model(
+        kind.__name__, __config__=ConfigDict(extra="forbid"), __doc__=about, **fields
+    )
+
+
+def _read_class_annotation(kind: type, name: str) -> Any:
+    """Return the annotation of an argument of a class: that of the first constructor in its bases
+    which names it.
 
     A constructor that does not name it hands it on by its `**keywords`.
     """
@@ -407,31 +436,30 @@ def _type_for_class(kind: type, name: str) -> TypeAdapter[Any]:
             ):
                 continue
             if function.__code__.co_filename == "<string>" and is_dataclass(base):
-                return _type_of_field(base, name)
-            return _type_of(function, name)
-    return _make_type_adapter(Any, name, {})
+                return _read_field_annotation(base, name)
+            return _read_function_annotation(function, name)
+    return Any
 
 
-def _type_of_field(kind: type, name: str) -> TypeAdapter[Any]:
-    """Return the type of a field of a dataclass;
+def _read_field_annotation(kind: type, name: str) -> Any:
+    """Return the annotation of a field of a dataclass;
     its text is read in the module of the class that has declared it.
     """
     for base in kind.__mro__:
         declared = inspect.get_annotations(base)
         if name in declared:
             module = sys.modules.get(base.__module__)
-            return _make_type_adapter(declared[name], name, getattr(module, "__dict__", {}))
-    return _make_type_adapter(Any, name, {})
+            return _evaluate_annotation(declared[name], name, getattr(module, "__dict__", {}))
+    return Any
 
 
-@cache
-def _type_of(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
+def _read_function_annotation(function: Callable[..., Any], name: str) -> Any:
     annotation = getattr(function, "__annotations__", {}).get(name, Any)
     written = inspect.unwrap(function)  # a decorator copies the annotations, and has other globals
-    return _make_type_adapter(annotation, name, getattr(written, "__globals__", {}))
+    return _evaluate_annotation(annotation, name, getattr(written, "__globals__", {}))
 
 
-def _make_type_adapter(annotation: Any, name: str, namespace: dict[str, Any]) -> TypeAdapter[Any]:
+def _evaluate_annotation(annotation: Any, name: str, namespace: dict[str, Any]) -> Any:
     """Return the type that an annotation means; any type where its text means none."""
     only = SimpleNamespace(__annotations__={name: annotation})
     try:
@@ -439,5 +467,9 @@ def _make_type_adapter(annotation: Any, name: str, namespace: dict[str, Any]) ->
     except Exception:  # the module imports the type for type checkers alone, or its text is no type
         meant = Any
     if isinstance(meant, InitVar):
-        meant = meant.type
-    return TypeAdapter(meant, config=ConfigDict(arbitrary_types_allowed=True))
+        return meant.type
+    return meant
+
+
+def _make_type_adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
