@@ -113,9 +113,9 @@ def _line(where: Where) -> str:
     """
     if not where.line:
         return ""
-    # There is no working directory any more, or the name has a NUL in it.
+    # The working directory may be gone, or the name have a NUL in it.
     with suppress(OSError, ValueError):
-        # A relative one would be looked for in sys.path, too.
+        # linecache would look for a relative path in sys.path, too.
         path = str(Path(where.source).absolute())
         linecache.checkcache(path)
         return linecache.getline(path, where.line).rstrip()

@@ -133,7 +133,7 @@ class RecordedPipeline:
     """The recorded pipeline of a run, as far as arguments of Hugging Face's come from it."""
 
     def __init__(self, run: Run) -> None:
-        # Loads pydantic, which `hookflow --help` does without.
+        # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.pipeline.load import load
 
         self.pipeline = load(RunDir(run.dir).pipeline, recorded=True).pipeline
@@ -223,7 +223,7 @@ def _make_evaluation_arguments(run: Run, interval: Interval) -> dict[str, Any]:
     if interval.unit == "ep":
         steps = interval.value * run.iters_per_epoch
         return {"eval_strategy": "steps", "eval_steps": float(max(steps, 1))}
-    # By time: at the end, at the latest.
+    # An interval in seconds is no number of steps: the run validates at its end at the latest.
     return {"eval_strategy": "steps", "eval_steps": float(run.max_iters)}
 
 

@@ -30,7 +30,7 @@ class HuggingFaceHook(AdaptedHook):
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Loads pydantic, which `hookflow --help` does without.
+        # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.hooks.arguments import with_functions
 
         own_args = [with_functions(value) for value in args]

@@ -81,7 +81,7 @@ class EvaluationSchedule:
         if self._every.unit == "ep" and not self._every.by_iterations:
             return self._run.epoch % int(self._every.value) == 0 or self._is_run_over()
         if self._has_entered(self._measure):
-            # Counted in iterations it was before the end of the epoch.
+            # A validation that is counted in iterations came before the end of the epoch.
             return self._every.unit == "ep"
         return self._is_run_over() and not self._is_at_iter_limit()
 
@@ -583,7 +583,7 @@ class TrainerView(RunView):
             "log_history": [dict(entry) for entry in state.log_history],
             "best_metric": state.best_metric,
             "best_global_step": state.best_global_step,
-            # The run may be somewhere else by then.
+            # The path is not saved, since the run may have been moved when it is resumed.
             "best_is_saved": state.best_model_checkpoint is not None,
             "total_flos": state.total_flos,
             "epoch_is_open": self._epoch_is_open,

@@ -37,12 +37,12 @@ class LightningHook(AdaptedHook):
     """Points besides those that the callback has methods for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Loads pydantic, which `hookflow --help` does without.
+        # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.hooks.arguments import with_functions
 
         own_args = [with_functions(value) for value in args]
         self.callback: Any = self.kind(*own_args, **with_functions(kwargs))
-        # Its load_state_dict() has the wrong name.
+        # SpikeDetection.load_state_dict() looks for `running`, and its attribute is `running_mean`.
         if type(self.callback).__name__ == "SpikeDetection":
             self.callback.running = self.callback.running_mean
         self._initial = deepcopy(select_state(vars(self.callback)))
@@ -270,7 +270,8 @@ class WeightAveragingHook(LightningHook):
         self._resumes = False
         groups = trainer.optimizers[0].param_groups
         saved_groups = [_copy_settings(group) for group in groups]
-        # It builds none after the last.
+        # The callback builds no schedule after its last epoch, so the trainer shows that epoch
+        # then.
         trainer.more_epochs = min(self.callback.swa_end - trainer.current_epoch, 0)
         self.callback.on_train_epoch_start(trainer, trainer.lightning_module)
         trainer.more_epochs = 0
@@ -286,7 +287,7 @@ class WeightAveragingHook(LightningHook):
         devices = []
         if run.device.type == "cuda":
             devices.append(run.device)
-        # A run that is resumed here measures the same again.
+        # The random state is restored, so that a run that is resumed here measures the same again.
         with torch.no_grad(), torch.random.fork_rng(devices):
             for batch in run.data["train"].epoch(run.epoch):
                 run.evaluate(batch)

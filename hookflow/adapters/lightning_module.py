@@ -42,7 +42,8 @@ def make_module(base: type, trainer: Any) -> Any:
             return run.optimizer
 
         def train(self, mode: bool = True) -> Any:
-            # A copy, such as an average, has modules of its own.
+            # A copy, such as an average, has modules of its own and leaves the run's model as it
+            # is.
             if self._modules is inner._modules:
                 inner.training = mode
             return super().train(mode)

@@ -382,7 +382,7 @@ class TrainerView(RunView):
     @cached_property
     def _validation_interval(self) -> Any:
         """The parsed `run.val_every`."""
-        # Loads pydantic, which `hookflow --help` does without.
+        # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.pipeline.load import load
 
         loaded = load(RunDir(self.run.dir).pipeline, recorded=True)

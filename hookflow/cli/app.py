@@ -45,7 +45,7 @@ def _quoted() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # One of click's.
+        # Only the exceptions of click have both attributes.
         if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):
             error.message = make_printable(error.message) + _key_of_run(error)  # type: ignore[attr-defined]
         raise
@@ -199,7 +199,7 @@ def main() -> None:
     traceback.
     """
     _open_closed_streams()
-    # Importing makes objects that stay: to search them for garbage is a tenth of the start.
+    # The objects that imports make stay: searching them for garbage takes a tenth of the start.
     gc.set_threshold(50_000)
     substitute_on(sys.stdout, sys.stderr)  # on the latter the dashboard is painted
     try:
@@ -222,7 +222,7 @@ def main() -> None:
             raise SystemExit(2) from None
         if error.errno not in (*FULL_DISK_ERRORS, errno.EPIPE):
             raise
-        # Or it would fail once more, at the exit.
+        # Python flushes stdout again at the exit, where that would fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:  # the reader has gone, as after `| head`
             raise SystemExit(1) from None

@@ -145,7 +145,7 @@ def _check_pipeline(
         from hookflow.graph.observation import with_observed
 
         observed = ObservationReport.of(loaded, plan)
-        # Each pair is judged by what its hooks were seen to touch.
+        # From here on each pair of hooks is judged by the slots that it was seen to touch.
         plan = with_observed(plan, observed.observed.seen)
     check_sweep(loaded, imports=imports)
     if imports:
@@ -225,7 +225,7 @@ def _describe_copies(loaded: "Loaded", plan: "Plan") -> dict[str, str]:
         return {}
     from hookflow.trials.temporary_run import measure_copies
 
-    # What hooks print is not of the report.
+    # Hooks may print, and stdout is for the report alone.
     with exit_after_traceback(), redirect_stdout(sys.stderr):
         copies = measure_copies(loaded, plan, loaded.source.parent, warn_of)
     return {hook: f"{size(num_bytes)} in {ms:.2g} ms" for hook, (num_bytes, ms) in copies.items()}

@@ -105,7 +105,7 @@ def _find_declaration(key: str) -> DeclaredKey:
         if "." in key and not translate_point(key):
             raise
         hint = error.problems[0].hint
-        # Keys of this very name, in other tables.
+        # A hint with ".key" lists keys of this very name in other tables, and is kept.
         if "did you mean" not in hint and f".{key}" not in hint:
             hint = (
                 translate_point(key)

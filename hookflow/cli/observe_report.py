@@ -191,7 +191,7 @@ class ObservationReport:
         """
         from hookflow.trials.temporary_run import observe
 
-        # What hooks print is no part of the report.
+        # Hooks may print, and stdout is for the report alone.
         with exit_after_traceback(), redirect_stdout(sys.stderr):
             observed = observe(loaded, plan, loaded.source.parent, warn_of)
         gaps = missing(plan, observed.seen)

@@ -323,7 +323,8 @@ def _choose_project(run_dir: RunDir, at: int, folder: Path, *, recorded: bool) -
     if code is None:
         print_error(f"the code of {run_dir.id} was not recorded: this runs the code as it is now")
         return RerunProject(base, None)
-    # Which masks the values of the environment, as the record does.
+    # Loading the pipeline masks the values of the environment in the texts of the code, as the
+    # record does.
     load(short(run_dir.pipeline), recorded=True)
     changes = compare_code(code, code.on_disk(project_root(base)))
     if not changes:

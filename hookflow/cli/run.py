@@ -246,7 +246,8 @@ class StartOptions:
                 from hookflow.monitor import settings
                 from hookflow.monitor.app import list_pages_of_actions
 
-                # Before anything begins: a mistake there ends this command.
+                # The settings are read before the run begins, since a mistake in them ends this
+                # command.
                 settings.load(list_pages_of_actions())
             if self.detach:
                 run_dir = find()
@@ -415,7 +416,7 @@ def _make_fork_directory(named: str, file: Path | None, changes: PipelineChanges
     if not now.loaded.pipeline.run.test:
         _check_length(now, parent, manifest["ep"])
     runs = changes.dir
-    # It is not that of a copy that lies apart.
+    # A fork lies beside its parent, unless its checkpoint is a copy outside of a run directory.
     if runs is None and file is None and run_dir.checkpoints.exists():
         runs = run_dir.path.parent.parent
     fork_dir = new_run(now.loaded, now.plan, runs, base=now.base, parent=parent)

@@ -83,7 +83,7 @@ def runs(
 
     Example: `hookflow runs --filter 'best.accuracy > 0.9' --sort -best.accuracy`
     """
-    # 10,000 rows stay: to search them for garbage takes a tenth of the time.
+    # The rows of 10,000 runs stay: searching them for garbage takes a tenth of the time.
     gc.set_threshold(500_000)
     from hookflow.monitor.index import Index
     from hookflow.monitor.selection import groups, select
@@ -271,7 +271,7 @@ def _make_table(placed: Sequence[tuple[int, Row]], wanted: TableColumns, tree: b
     keys = list(wanted.keys)
     cells = {key: make_cells(rows, key, now) for key in keys}
     is_terminal = sys.stdout.isatty()
-    # A column that is named has the whole.
+    # A column that the user has named is not cut.
     if wanted.are_default and "reason" in cells and not is_terminal:
         cells["reason"] = [cut(text, MAX_REASON_WIDTH) for text in cells["reason"]]
     if tree:
@@ -285,7 +285,7 @@ def _make_table(placed: Sequence[tuple[int, Row]], wanted: TableColumns, tree: b
     lines = columns([make_headings(keys), *body])
     if is_terminal and wanted.are_default:
         lines = [cut(line, width) for line in lines]
-    # Of columns that are named, only a long text is cut.
+    # Among columns that the user has named, only a last one of long texts is cut.
     elif is_terminal and keys[-1] in ("reason", "note"):
         width = max(width, len(lines[0]))
         lines = [cut(line, width) for line in lines]

@@ -191,7 +191,7 @@ def _result_facts(facts: RunFacts) -> Iterator[Fact]:
     for line in end_reason(state) or [health.sentence]:
         if line:
             yield "", line
-    # A mistake of the user's, with its place and a hint.
+    # The further lines of a user's mistake are its place and a hint.
     if state.end and state.ranks.first_failure is None:
         for line in state.end["reason"].splitlines()[1:]:
             yield "", line

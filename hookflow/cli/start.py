@@ -24,7 +24,7 @@ def main() -> None:
 
 def _is_watch_command() -> bool:
     """Return whether the command is a `watch` that a user waits for at a terminal."""
-    # For a browser the output is a channel.
+    # For a dashboard in a browser the output is a channel to the web server, and no terminal.
     if sys.argv[1:2] != ["watch"] or "TEXTUAL_DRIVER" in os.environ:
         return False
     return (

@@ -99,7 +99,7 @@ def train_as_rank(
         text = "the launcher has started the ranks again: going on from the last checkpoint"
         append_record(run_dir, "message", level="warn", source="hookflow", text=text)
     if ranks.first:
-        # The launcher outlives ranks that it starts again.
+        # Notifications follow the launcher, which outlives the ranks that it starts again.
         start_notifying(run_dir, os.getppid(), time.time())
     with _redirect_output(run_dir, ranks, shown):
         resume = resume or again
@@ -174,7 +174,8 @@ def _redirect_output(run_dir: RunDir, ranks: RankLayout, shown: options.UIKind) 
     Where the others print errors is left as it is.
     """
     printer = None
-    # It prints until its `stdin` is closed, and hears no signals.
+    # The printer has a session of its own, out of reach of signals, and ends when its stdin is
+    # closed.
     if ranks.first and shown != "none":
         command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), shown]
         printer = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

@@ -191,7 +191,7 @@ def _format_answers(target: Target, a: str, answers: Sequence[OrderAnswer]) -> I
         if answer.reason == "file":
             slots = find_clashing_slots(plan.points[answer.point], answer.first, answer.then)
         block = [order, *_describe_reason(plan, answer, slots)]
-        # A clash has its own advice, and a recorded plan cannot change.
+        # A clash has its own advice, and the order in a recorded plan cannot change.
         if not slots and target.run is None:
             block += _list_turning_edges(target, answer)
         points.setdefault(tuple(block), []).append(answer.point)

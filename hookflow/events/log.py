@@ -202,7 +202,7 @@ class TailReader(Generic[Line]):
             try:
                 self._add_line(line, records)
             except ValueError as error:
-                # A line without its end: the process that wrote it was killed.
+                # An EOF within a line means that the process that wrote it was killed.
                 if not str(error).startswith("EOF"):
                     self._pass_over(str(error))
         return records

@@ -40,7 +40,8 @@ class NowMemory:
     """
 
     def __init__(self, path: Path) -> None:
-        # An earlier attempt's; what it may lead to by now is not ours to write to.
+        # The link of an earlier attempt is removed first: it may lead to memory of another process
+        # by now.
         path.unlink(missing_ok=True)
         self._memory, self._withdraw = _map(path)
         view = memoryview(self._memory)

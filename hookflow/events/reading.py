@@ -91,7 +91,7 @@ def open_regular(path: Path) -> BinaryIO:
 
     Raises OSError where there is none, or where it is a pipe, a socket or a device.
     """
-    # A pipe would wait for who writes to it.
+    # Without O_NONBLOCK, opening a pipe would wait for a process that writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):

@@ -258,7 +258,7 @@ def _changed_file(path: str, then: bytes | None, now: bytes | None) -> CodeChang
     while same < min(len(old), len(new)) and old[same] == new[same]:
         same += 1
     line = min(same + 1, max(len(new), 1))
-    # Without the names of the files.
+    # The first two lines of a diff are the names of the files.
     diff = tuple(difflib.unified_diff(old, new, lineterm="", n=2))[2:]
     return CodeChange(path, "changed", line, diff)
 

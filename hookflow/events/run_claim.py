@@ -70,8 +70,7 @@ def take_claim(folder: Path) -> Path | None:
         path.symlink_to(_target(folder, os.getpid()))
     except FileExistsError:
         return None
-    # the folder may have been read while another process released its claim, which had a greater
-    # number
+    # Another process may have released its claim, of a greater number, while the folder was read.
     if any(claim.is_held() for claim in _list_claims(folder) if claim.path != path):
         path.unlink(missing_ok=True)
         return None

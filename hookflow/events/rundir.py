@@ -203,7 +203,7 @@ class RunDir:
         (root / name).mkdir(parents=True, exist_ok=True)
         while True:
             path = root / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-            # A run of the same second has drawn the same digits.
+            # Another run of the same second may have drawn the same digits.
             with contextlib.suppress(FileExistsError):
                 path.mkdir(0o700)
                 return cls(path)
@@ -279,7 +279,8 @@ class RunDir:
 
     def sign_off(self) -> None:
         """Record that the process no longer trains, though it may continue, as a notebook does."""
-        # A full disk; the process is taken for training as long as it lives.
+        # On a full disk the record fails, and the process is taken for training as long as it
+        # lives.
         with contextlib.suppress(OSError):
             self.sign(training_ended=time.time())
 
@@ -291,8 +292,8 @@ class RunDir:
             full = shutil.disk_usage(self.path).free < MIN_FREE_BYTES
         except OSError:
             return "its run directory is gone: it was moved or deleted"
-        # To open it tells more than `statvfs`, which does not show every file system that was made
-        # read-only.
+        # The log is opened, which tells more than `statvfs`, which does not show every file system
+        # that was made read-only.
         try:
             os.close(os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
         except FileNotFoundError:
@@ -347,8 +348,8 @@ class RunDir:
             return "remote"
         if _is_alive(facts):
             return "alive"
-        # of the right pid, by a clock that was set since it started; or ranks without their first
-        # one
+        # A process that holds the lock is alive if its pid is right, since the clock may have been
+        # set after it started. Other ranks may hold the lock once the first one is gone.
         holder = is_locked(self.path) and (
             _is_alive(facts, any_start=True) or self.find_events_path(1).exists()
         )

@@ -132,7 +132,7 @@ def _edges_between(edges: Iterable[Edge], box_of: dict[int, CollapsedBinding]) -
     """Return the edges between what is drawn: none within a box,
     and one of each kind between two boxes.
     """
-    # networkx, which the dashboard needs for folded groups alone.
+    # This import loads networkx, which the dashboard needs for folded groups alone.
     from hookflow.graph.filters import mark_implied
 
     kept: dict[tuple[int, int, str], Edge] = {}

@@ -119,7 +119,7 @@ def _iter_sections(
             opening = opening_of.get(point, point)
             together.setdefault(opening, []).append(point)
     for names in together.values():
-        # Points of a user's own may stand the other way round.
+        # A pipeline may declare its own closing point before the opening one.
         names.sort(key=lambda point: point in opening_of)
         yield names, list(chain.from_iterable(bound[point] for point in names))
 
@@ -142,7 +142,7 @@ def _report_cycles(sections: Collection[SectionOrder]) -> Iterator[Problem]:
 def _find_wrong_names(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
     """Yield each edge, requirement and `ambiguous_with` that names no hook, or the hook itself."""
     for name, node in nodes.items():
-        # Both halves have the same.
+        # Both halves of an around have the same edges, and each is reported once.
         edges = {(spec.hook, spec.where): spec for spec in (*node.after, *node.before)}
         for spec in edges.values():
             if spec.hook == name:
@@ -199,7 +199,8 @@ def _find_idle_edges(nodes: Nodes) -> Iterator[Problem]:
     for name, node in nodes.items():
         points_of[name] = {binding.point for binding in node.bound}
     for name, node in nodes.items():
-        # An edge of one around stands at both of its points.
+        # An edge of an around stands at both of its points, and matters if its hooks meet at
+        # either.
         meet: dict[tuple[str, Where], bool] = {}
         for spec in (*node.after, *node.before):
             if spec.kind != "file" or spec.hook not in nodes:

@@ -284,7 +284,8 @@ def compute_forecasts(plan: Plan, length: Length) -> dict[int, Forecast]:
             continue
         here = plan.points[binding.point]
         start = here
-        # It fires where the first half has: the trigger is evaluated there.
+        # The trigger of an around is evaluated at its first half, and its second half fires with
+        # that.
         if binding.half == "exit":
             start = entered[binding.hook, binding.method]
         key = binding.trigger, binding.point, start

@@ -157,7 +157,7 @@ def find_argument_problems(
         if name in named and name in offered:
             message = f'{called}: "{name}" is what the point offers, so it cannot be given here'
             yield Problem(message, where, "give the argument another name")
-        # Which may hand it on to a base.
+        # A class with **keywords may hand the argument on to its base.
         elif name in named or inspect.Parameter.VAR_KEYWORD in kinds:
             yield from _find_value_problems(
                 make, called, name, value, where, _value_at(public, places[name])
@@ -208,7 +208,7 @@ def find_component_problems(
     offered = {"data": OFFERED_TO_DATA, "writers": OFFERED_TO_WRITERS, "optimizer": ("params",)}
     filled: Sequence[str] = offered.get(kind, ())
     if key == "task" and not isinstance(make, type):
-        # The run and the batch, whatever it calls them.
+        # A task that is a function is given the run and the batch, whatever it calls them.
         filled = [p.name for p in parameters_of(make)][:2]
     return find_argument_problems(make, part.args, key, place, filled, public=public.args)
 
@@ -220,7 +220,7 @@ def find_source_problems(loaded: Loaded, base: Path) -> Iterator[Problem]:
     public = list_components(loaded.public)
     for key, part in list_components(loaded.pipeline).items():
         registry = registry_of(key)
-        # `missing_components` names it.
+        # `missing_components` reports a component that is not found.
         with suppress(UserError, ImportError, OSError, SyntaxError, RecursionError):
             module, name = locate(
                 part.use, base, None, registry.short_names(part.use) if registry else {}

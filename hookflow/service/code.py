@@ -53,7 +53,8 @@ def check_code(run: RunDir, checkpoint: Path, now: Target) -> None:
     """
     from hookflow.pipeline.load import load
 
-    # Which masks the values of the environment, as the record does.
+    # Loading the pipeline masks the values of the environment in the texts of the code, as the
+    # record does.
     load(short(run.wanted().pipeline), recorded=True)
     if find_latest_code(run) is None:
         message = f"--strict compares the code with that of {checkpoint.name}, and {NO_CODE}"

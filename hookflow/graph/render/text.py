@@ -516,7 +516,8 @@ def as_dot(plan: Plan, title: str = "") -> str:
 
 
 def _draw_clusters(plan: Plan) -> Iterator[str]:
-    # From left to right, Graphviz stacks from below.
+    # Where a graph runs from left to right, Graphviz stacks clusters from below: the last comes
+    # first.
     for k, point in reversed([*enumerate(plan.bound_points)]):
         yield f"  subgraph cluster_{k} {{ label={_quoted(point.name)}; labeljust=l; color=gray60;"
         for binding in plan.at(point.name):

@@ -115,7 +115,7 @@ def _bar_of(span: TimedSpan, total: float, width: int) -> str:
         on_chain = [*cells]
         _fill_cells(on_chain, span.chain, total, FULL_BAR)
         for at, cell in enumerate(on_chain):
-            # A chain goes through queues, too, and those keep their sign.
+            # A chain goes through queues, too, whose cells keep their sign.
             if cells[at] == LIGHT_BAR:
                 cells[at] = cell
     return "".join(cells)
