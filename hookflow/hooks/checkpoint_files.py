@@ -52,7 +52,8 @@ def read_tensors(path: Path, *, file: IO[bytes] | None = None, mmap: bool = Fals
         except pickle.UnpicklingError as error:
             if "nested jagged tensors" not in str(error):
                 raise
-            # Allows jagged tensors, which few checkpoints have: it takes a second.
+            # This import lets jagged tensors be loaded. It takes a second, and few checkpoints have
+            # any.
             import torch._dynamo
 
             if file is not None:
@@ -186,7 +187,8 @@ def read_shards(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
     try:
         with (folder / METADATA_FILE).open("rb") as file:
             metadata = _MetadataUnpickler(file).load()
-        # As `load`, which warns of no group.
+        # These are the steps of `torch.distributed.checkpoint.load`, which warns without a process
+        # group.
         planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)
         reader.set_up_storage_reader(metadata, is_coordinator=True)
         check_metadata(metadata, tensors)

@@ -305,7 +305,7 @@ def _list_replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder
             if hook.enabled and not hook.default:
                 with suppress(UserError):  # which the turn of that hook reports
                     others.append(hooks.find(hook.use, None))
-    # The class of another hook may raise where `isinstance` looks at it.
+    # `isinstance(other, type)` looks at `__class__`, which may raise on an object of the user's.
     classes = [other for other in others if issubclass(type(other), type)]
     overridden: list[str] = []
     for name, kind in defaults.items():

@@ -288,7 +288,7 @@ def _is_meant_for_point(name: str, attribute: Any, points: Points) -> bool:
     be it misspelt or no method at all.
     """
     if name in points.names:
-        # Which is how a class does away with a method that it inherits.
+        # A class assigns None to remove a method that it inherits.
         return attribute is not None
     if name.startswith("_") or name in vars(Hook):
         return False
@@ -561,7 +561,7 @@ def _iter_arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Arg
             continue
         kind = argument_type(hook, parameter.name)
         schema: Mapping[str, Any] = {}
-        # A type that no file could write, or not imported.
+        # A type that no file could write has no schema, and neither has one that is not imported.
         with suppress(PydanticInvalidForJsonSchema, NameError):
             schema = kind.json_schema()
         has_default = parameter.default is not parameter.empty

@@ -84,7 +84,7 @@ class _StateLoader:
         self._saved_dtypes = saved_dtypes
         self._taken: dict[str, Any] = {}
         self._handles: list[RemovableHandle] = []
-        # A wrapper may not have called __init__.
+        # A wrapper may not have called `Optimizer.__init__`, which makes the tables of hooks.
         if hasattr(optimizer, "_optimizer_load_state_dict_pre_hooks"):
             self._handles.append(
                 optimizer.register_load_state_dict_pre_hook(self._store_loaded_state)
@@ -188,7 +188,8 @@ class _StateEntries:
     def _restore_tensor(self, saved: Tensor, loaded: Tensor, path: Path) -> Tensor:
         is_step = len(path) == 2 and path[1] == "step"
         if is_step and self._has_device_steps:
-            # PyTorch's kernels take float32 on the device: a fork may have switched them on.
+            # A fork may have switched on PyTorch's kernels, which take a step as float32 on the
+            # device.
             return loaded
         dtype = saved.dtype
         if saved.dtype == self._saved_dtype and saved.dim() > 0:

@@ -56,7 +56,7 @@ def find_without_import(use: str, base: Path, where: Where | None) -> Callable[.
 
     Raises UserError when the file or the module of `use` does not exist, or defines no such name.
     """
-    # Loads pydantic, which `hookflow --help` does without.
+    # The import is here because it loads pydantic, which `hookflow --help` does not need.
     from hookflow.pipeline.load import missing
 
     if has_adapter_prefix(use):

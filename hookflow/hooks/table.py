@@ -82,7 +82,7 @@ class HookTable:
         self.public_args = loaded.public.hooks[name].args
         self.compiles = bool(loaded.pipeline.run.compile)
         overfit = loaded.pipeline.run.overfit
-        # Of how many batches a share is, their data know.
+        # Where `overfit` is a share, only the data know how many batches that is.
         self.overfit = overfit if isinstance(overfit, int) else None
         self.places = loaded.places
         self.points = points
@@ -104,7 +104,7 @@ class HookTable:
         """The values of the class; once the arguments are known to be sound, those with them."""
         self.methods = self.inspection.methods
         self._report(self.inspection.issues, self.where)
-        # Arguments that the class names and does not take, with where it does.
+        # By each argument that the class names but does not take, `lacks` has the words for where.
         self.lacks: dict[str, str] = {}
         self.reads = self._read_slots("reads")
         self.writes = self._read_slots("writes")

@@ -61,7 +61,7 @@ def is_oom(error: BaseException) -> bool:
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    # The CPU's has no type.
+    # The error of the CPU's allocator is a plain RuntimeError.
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
@@ -400,7 +400,7 @@ class Window:
         """
         for name, value in numbers.items():
             kept = self._kept.setdefault(name, deque())
-            # A fork with other batches counts its iterations anew.
+            # A fork with other batches renumbers its iterations, so a saved one may lie ahead.
             while kept and kept[-1][0] >= it:
                 kept.pop()
             kept.append((it, weighted(value, weight), weight))

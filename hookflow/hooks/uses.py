@@ -483,7 +483,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def _parameters_given(call: ast.Call, run: str, helper: Source) -> Iterator[str]:
     in_place = takewhile(lambda argument: not isinstance(argument, ast.Starred), call.args)
-    # Keyword arguments follow the others.
+    # `args` ends with the keyword-only arguments, which no position fills.
     parameters = inspect.getargs(helper.function.__code__).args
     names = parameters[helper.takes_self : helper.function.__code__.co_argcount]
     yield from (name for name, argument in zip(names, in_place, strict=False) if _is(argument, run))
@@ -783,7 +783,7 @@ class _ScalarFinder:
             reads[name] = {}
             writes[name] = {}
             for binding in node.bound:
-                # It is evaluated where the first half fires.
+                # A condition is evaluated where the first half of an around fires, and not again.
                 if binding.trigger.when and binding.half != "exit":
                     reads[name][binding.key] = slots_of_condition[binding.trigger.when]
                 writes[name][binding.key] = self._find_written_slots(binding, wanted)

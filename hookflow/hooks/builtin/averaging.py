@@ -429,7 +429,7 @@ class EMA(Average):
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
-        # A fork with other batches counts its iterations anew.
+        # A fork with other batches renumbers its iterations, so a saved one may lie ahead.
         if self.moved_at is None or self.moved_at > run.iter:
             self.moved_at = self._update_due_at(run.iter)
         if not self.average and self.first == 0:
@@ -599,7 +599,7 @@ class PreciseBN(Hook):
 
     def before_val(self, run: Run) -> None:
         norms = [*training_norms(run.model).values()]
-        # `hookflow val` has those that the checkpoint holds.
+        # `hookflow val` has no training data, and takes the statistics that the checkpoint holds.
         if not norms or "train" not in run.data:
             return
         source = run.data["train"]
@@ -607,7 +607,7 @@ class PreciseBN(Hook):
             run.batch_idx % batches_by_epoch(source).at(run.epoch) > 0 and run.iter != run.max_iters
         )
         train_sets = {"train": source}
-        # One that repeats a few batches has none, and reads no set again.
+        # A source that repeats a few batches keeps them: it has no state, and reads no set again.
         if hasattr(source, "state_dict"):
             train_sets = getattr(source, "sets", train_sets)
         for train_set in train_sets.values():

@@ -440,7 +440,8 @@ class Export(Hook):
             elif format_ == "safetensors":
                 write_safetensors(weights, written)
             else:
-                # The same weights give the same bytes, whatever the file's name.
+                # `torch.save` to a path would write its name into the file. To an open file, the
+                # same weights give the same bytes.
                 with written.open("wb") as file:
                     torch.save(weights, file)
             with written.open("rb") as file:

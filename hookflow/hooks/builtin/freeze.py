@@ -37,9 +37,9 @@ class Freeze(Hook):
     expect the same gradients all run long: they are computed, and dropped.
     """
 
-    # It changes no weight and no gradient of others: two of them need no order. To the others it is
-    # a reader that comes early: behind those who write gradients, and before those who look at what
-    # is left of them.
+    # The hook changes no weights and no gradients that others need, so two of them need no order.
+    # It counts as an early reader: after the hooks that write gradients, and before those that look
+    # at what is left of them.
     phase = "early"
     reads: ClassVar[Slots] = {"after_backward": ("grads",)}
 
@@ -88,7 +88,7 @@ class Freeze(Hook):
         self.chosen = [*frozen_parameters(trained, self.params).values()]
         due = self.first <= run.iter < self.last
         held_back = self.suspended or (run.iter and not all(p.requires_grad for p in self.chosen))
-        # A checkpoint of the iteration at which they train again.
+        # In a checkpoint of the iteration at which they are to train again, they are still frozen.
         self.frozen = bool(held_back) and not due
         self.before_train_iter(run)
 
@@ -180,9 +180,9 @@ class Prune(Hook):
     or not dense, the hook is refused.
     """
 
-    # It masks gradients before clipping and norms see them, and weights before averages take them.
-    # `sam` takes its direction from the masked gradients, and replaces them by others, which are
-    # masked before the step.
+    # The hook masks gradients before clipping and norms see them, and weights before averages take
+    # them. `sam` takes its direction from the masked gradients and replaces them by others, which
+    # are masked before the step.
     phase = "early"
     reads: ClassVar[Slots] = {"after_optimizer_step": ("model",)}
     writes: ClassVar[Slots] = {
@@ -255,7 +255,8 @@ class Prune(Hook):
         place = min(done, self.last)
         if place < self.last:
             place -= (place - self.first) % self.every
-        # Before a choice, too: momentum moves pruned weights, and the choice must see zeros.
+        # Weights are masked before a choice, too: momentum moves pruned ones, and it must see
+        # zeros.
         self._mask_weights()
         if place >= self.first and place > self.chosen_at:
             self.chosen_at = place

@@ -440,7 +440,7 @@ class CommHook(Hook):
     def __post_init__(self) -> None:
         self._before: dict[str, int] = {}
         """How many iterations of each model were averaged before this process."""
-        # Of each model, as it knows buckets by numbers that all models use.
+        # Each model has its own state: PowerSGD knows buckets by numbers that all models use.
         self._power_sgd: dict[str, Any] = {}
 
     @classmethod

@@ -51,7 +51,7 @@ class Log(Hook):
     points = ("after_train_iter",)
     reads: ClassVar[Slots] = {"after_train_iter": ("batch", "outputs", "lr")}
     watches: ClassVar[Mapping[str, str]] = {"after_train_iter": "add"}
-    # Whether the loss falls is what such a run is for.
+    # A run that overfits a few batches is there to show whether the loss falls.
     capabilities = HookCapabilities(every_if_overfit="1ep")
 
     only: Annotated[
@@ -113,7 +113,7 @@ class Log(Hook):
             if self.epoch:
                 self.epoch.add(run.epoch, numbers, weight)
 
-    # `add` is given the same arguments.
+    # This method does not use `outputs`: `add`, which is given the same arguments, does.
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
         for name, value in self._compute_means(run).items():
             run.log(name, value)
@@ -438,7 +438,8 @@ class Profiler(Hook):
         self.profile = None
         if profile is not None:
             with warnings.catch_warnings():
-                # Each trace is kept before that.
+                # PyTorch warns that it clears the events of a trace, which `keep` has written by
+                # then.
                 warnings.filterwarnings("ignore", "Warning: Profiler clears events")
                 profile.step()
             self.profile = profile

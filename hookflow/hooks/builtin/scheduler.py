@@ -314,8 +314,8 @@ class Scheduler(RateScheduleHook):
             self.made["plateau"] = plateau[0]
         elif hasattr(schedulers[-1], "total_steps"):
             self.end -= 1  # which counts the rates, where the others count the steps between them
-        # A resumed run's schedule steps before this process has stepped the optimizer, and PyTorch
-        # would warn of that.
+        # The schedule of a resumed run steps before this process has stepped the optimizer, and
+        # PyTorch would warn of that.
         optimizer._opt_called = True  # type: ignore[attr-defined]
         self.began = {
             name: deepcopy(scheduler.state_dict()) for name, scheduler in self.made.items()
@@ -428,7 +428,7 @@ class Scheduler(RateScheduleHook):
         if self.metric is None or (value := read_latest_metric(run, self.metric)) is None:
             return
         if self._done(run) >= self.end:
-            # The last step of those before it, if it is still to be taken.
+            # The schedulers before the plateau may still have their last step to take.
             self.before_train_iter(run)
             self.made["plateau"].step(value)
 
@@ -461,7 +461,7 @@ class Scheduler(RateScheduleHook):
             return
         self.steps = state["steps"]
         if self.has_plateau and self.steps >= state["end"]:
-            # Those before it are through, whatever their lengths would be now.
+            # The schedulers before the plateau are done, whatever their lengths would be now.
             self.end = self.steps
         elif self._describe_curve() != state["curve"] or self.steps > self.end:
             self.go_to(self.done)
@@ -479,7 +479,7 @@ class Scheduler(RateScheduleHook):
         """Set the rates that the curve has when so many iterations, or epochs, are done,
         from its first step on.
         """
-        # A hook may have added groups.
+        # The zip is not strict, since a hook may have added groups.
         for group, rate in zip(self._groups(), self.first_rates, strict=False):
             set_rate(group, rate)
         self.done = done

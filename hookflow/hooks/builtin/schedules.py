@@ -273,7 +273,8 @@ class ParamSchedule(Hook):
         }
         if self.weight_decay:
             for _, group in self._groups(run):
-                # After a checkpoint has been loaded.
+                # The groups of a loaded checkpoint have the weight decay that they began with
+                # already.
                 group.setdefault("initial_weight_decay", group["weight_decay"])
 
     def before_train_iter(self, run: Run) -> None:
@@ -401,7 +402,7 @@ class LRFinder(Hook):
     """
 
     phase = "late"  # its rates replace those of a schedule
-    # They read the rate before the earlier one is restored.
+    # These hooks read the rate of the iteration, before this one restores the earlier rate.
     after = ("log?", "lr_monitor?", "spike_guard?")
     reads: ClassVar[dict[str, tuple[str, ...]]] = {
         "before_train": ("model", "optimizer", "lr"),

@@ -122,7 +122,7 @@ def read_logits_and_target(
     dim = classes.find(logits, target)
     if target.is_floating_point():
         return logits.movedim(dim, 1), target.movedim(dim, 1)
-    # What is computed with small integers may overflow.
+    # Classes of a small integer type may overflow where metrics compute with them.
     return logits.movedim(dim, 1), target.long()
 
 
@@ -196,8 +196,8 @@ def update(metric: Any, scores: Tensor, target: Tensor) -> None:
     if type(metric).__name__ != "MultilabelRankingLoss":
         metric.update(scores, target)
         return
-    # a batch in which no example has both labels that hold and labels that do not counts as one
-    # example there
+    # This metric counts a batch as one example where no example in it has both labels that hold and
+    # labels that do not, so the examples are given one by one.
     for row, row_target in zip(scores.split(1), target.split(1), strict=True):
         metric.update(row, row_target)
 

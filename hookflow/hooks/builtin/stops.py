@@ -287,7 +287,8 @@ class SpikeGuard(Hook):
             run.stop(f"the loss has spiked {self.patience} times in a row")
         if self.spiked and self.kept:
             for name, part in collect_parts(run).items():
-                # An optimizer goes on with the tensors that it is given.
+                # An optimizer keeps the tensors that it loads and changes them, so it is given
+                # copies.
                 state = deepcopy(self.kept[name])
                 if "param_groups" in state:  # their settings, as the rate, stay
                     state["param_groups"] = part.state_dict()["param_groups"]
