@@ -123,7 +123,7 @@ class Scale:
         """Return 0 to 1 from bottom to top."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
-        # The span itself may overflow.
+        # Halves are subtracted, since the span itself may overflow.
         return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
 
     def at(self, place: float) -> float:

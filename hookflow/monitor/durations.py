@@ -137,7 +137,8 @@ class RollingWindow:
         """Add the newest entry, and drop those that have left the window."""
         self.entries.append(entry)
         oldest = entry.second - WINDOW_SECONDS
-        # It is later where the clock was set back.
+        # Entries from before the clock was set back are later than the newest one, and are dropped,
+        # too.
         while not oldest < self.entries[0].second <= entry.second:
             self._drop_oldest()
 
@@ -216,11 +217,11 @@ class SlowdownDetector:
 
     def __init__(self) -> None:
         self.slowdown: SlowdownEvent | None = None
-        # Of each of the last seconds its first iteration and mean ns.
+        # Each of the last seconds has an entry: its first iteration, and the mean ns of its calls.
         self._recent: deque[tuple[int, float]] = deque()
         self._past: Counter[int] = Counter()  # the seconds before them, by the bin of their mean
         self._num_past = 0
-        # At so many seconds the median of the past is taken again.
+        # The median of the past is computed again once it has so many seconds.
         self._next_median = RECENT_SECONDS
         self._usual = 0.0  # that median
 
@@ -431,7 +432,8 @@ class IterationWindow(PhaseTotals):
         self.add_sums(sums)
         self._iterations.add(TimedEntry(int(t), 0, iters))
         self._frames.append((int(t), sums))
-        # It is later where the clock was set back.
+        # Entries from before the clock was set back are later than the newest one, and are dropped,
+        # too.
         while not t - WINDOW_SECONDS < self._frames[0][0] <= t:
             _, oldest = self._frames.popleft()
             self.add_sums(oldest, -1)
@@ -560,7 +562,7 @@ class CallHistories:
         self._by_key: dict[str, CallHistory] = {}
         self._by_id: dict[str, CallHistory] = {}  # those of this attempt, by the ids in its frames
         self._begin = 0
-        # The ns by phase of an iteration that takes several frames.
+        # An iteration may take several frames, and this sums its ns by phase until it is done.
         self._unfinished: Counter[str] = Counter()
 
     def begin_attempt(self, it: int) -> None:

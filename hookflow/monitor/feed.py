@@ -139,7 +139,7 @@ class LogFollower:
         self._report_unreadable()
 
     def _apply(self, rank: int, record: Record) -> None:
-        # What was before is not known.
+        # A reader of the newest records alone does not know the calls before its first frame.
         if self._newest and record["k"] == "frame" and not self.state.frames:
             self.state.histories.begin_attempt(record["it"] - record["iters"][0])
         self.state.apply(record, rank, self.plan or NO_PLAN)
@@ -192,7 +192,7 @@ class LogFollower:
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)
-        # once, and not before the first record has a time.
+        # The warning is given once, and not before the first record has given it a time.
         if self.plan is UNREADABLE_PLAN and self._attempt:
             self.state.warn("plan.json cannot be read: firings have no names")
 

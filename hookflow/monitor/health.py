@@ -28,7 +28,7 @@ def end_reason(state: RunState) -> list[str]:
     """Return a sentence or two; nothing for a run that goes on, is lost,
     or did all its iterations.
     """
-    # The errors of other ranks, and the signal that ended them, follow from it.
+    # The errors of other ranks, and the signal that ended them, follow from the first failure.
     if state.ranks.first_failure:
         return _failure_lines(state, *state.ranks.first_failure)
     if state.end is None:
@@ -63,7 +63,7 @@ def _failure_lines(state: RunState, rank: int, error: Error) -> list[str]:
 
 
 def _failure(state: RunState) -> Literal["failed", "refused"]:
-    # Another rank may have failed, and this one not.
+    # The outcome is that of rank 0, which may have ended well where another rank has failed.
     return "refused" if state.outcome == "refused" else "failed"
 
 

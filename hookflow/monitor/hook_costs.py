@@ -275,7 +275,7 @@ def phase_cost(state: RunState, pace: Throughput, name: str, *, whole_attempt: b
         spent = whole
     else:
         spent = times.by_phase[name]
-    # A median, in which spikes weigh nothing.
+    # Spikes weigh nothing in a median.
     recent = minute.compute_median("ns" if is_iteration else name)
     slowdown = None
     if recent >= SLOWDOWN_FACTOR * before:

@@ -22,7 +22,8 @@ from hookflow.events.initial_weights import read_recorded_weights
 from hookflow.events.reading import read_json, read_object, read_regular
 from hookflow.events.rundir import RunDir, run_paths
 
-# What reads logs: to list 10,000 runs that have not changed takes less than to import it.
+# The modules that read logs are imported where they are used: listing 10,000 runs that have not
+# changed takes less time than that import.
 if TYPE_CHECKING:
     from hookflow.monitor.state import RunState
     from hookflow.monitor.summary import RunSummary, RunSummaryReader
@@ -118,7 +119,7 @@ class Row:
             try:
                 empty, *lines, _ = self.config_json.split("\n")
                 self._config = read_object(f"{empty}{{{','.join(lines)}}}", nan=True)
-            # The file of the index is damaged in this place: the run itself has it.
+            # Where the file of the index is damaged, the run itself has its pipeline.
             except ValueError:
                 self._config = _config(self.run)
         return self._config
@@ -261,7 +262,8 @@ class Index:
         metric = next(iter(in_order(metrics, summary.state.monitored)), "")
         curve = _sample([value for _, value in metrics.get(metric, ())])
         values = _values(run, summary, metric)
-        # The time of the folder alone, which `_signature` looks at first.
+        # The signature of a run that has ended is the time of its folder, which `_signature`
+        # compares first.
         if values["status"] in ENDED_STATES:
             signature = signature.partition(" ")[0]
         if is_silent:  # in words that stay true until its log grows: only then is it read again
@@ -284,9 +286,9 @@ class Index:
         try:
             if file.is_file():
                 return self._read_rows(file)
-        # It may not be read, or is being written for long.
+        # The file may not be readable, or another process may be writing it for long.
         except sqlite3.OperationalError as error:
-            # A text that is no UTF-8 has none.
+            # The error about a text that is no UTF-8 has no code.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
             self._damaged = code & 0xFF not in HARMLESS_ERRORS
         except OSError:

@@ -171,7 +171,7 @@ def _make_traced_iteration(it: int, host: list[Event], device: list[Event]) -> T
         return TracedIteration(int(it), micros, rows)
     device_micros = float(device[0]["dur"])
     on_device = _group_spans(device[1:], float(device[0]["ts"]), device_micros)
-    # alone: work that waits is not nested as its launches.
+    # Spans are matched by the label alone: work on the device is not nested as its launches are.
     by_label = {row.label: row.total for row in on_device}
     for row in rows:
         row.device = by_label.get(row.label)

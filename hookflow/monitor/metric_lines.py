@@ -114,7 +114,7 @@ def make_marks(state: RunState, progress: Progress) -> list[Mark]:
     troubles.sort(key=lambda entry: entry.kind, reverse=True)
     for entry in troubles:
         assert entry.it is not None
-        # The iteration that fails is not done: it is drawn at the end of the axis.
+        # An iteration that failed is not done, and is drawn at the end of the axis.
         it = min(entry.it, state.it)
         marks.append(Mark(progress.at(it), entry.glyph, entry.kind))
     return marks

@@ -97,7 +97,7 @@ class LineWriter:
         if match:
             text.stylize("dim", *match.span("clock"))
             text.stylize(KIND_COLOURS.get(match["kind"], ""), *match.span("kind"))
-        # Output stays as it was laid out.
+        # Lines of the run's output are not wrapped, so that they stay as they were laid out.
         self.console.print(text, soft_wrap=line.startswith("output"))
 
     def show_bars(self, state: RunState) -> None:
@@ -148,7 +148,7 @@ def print_run(
     attempt is printed, with the changes. A mistake that ends a run before it has begun is left for
     the caller that has started it.
     """
-    # A long log opens at once afterwards, after any viewer.
+    # A parent keeps snapshots of the state, so that any viewer opens a long log at once afterwards.
     live = LogFollower(run, kept=child_exit is not None)
     attempts = count_attempts(run)
     with LineWriter(out, bars) as writer:
@@ -212,7 +212,7 @@ class RunPrinter:
         self._stall = StallWatch(run, live)
         self._progress_due = 0.0  # when the last line on progress was due
         self._progress_it = -1  # and its iteration
-        # When the last line on some work of a hook was due.
+        # By hook and name of a work: when the last line about it was due.
         self._work_told: dict[tuple[str, str], float] = {}
 
     def take(self, record: Record) -> None:

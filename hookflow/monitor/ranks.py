@@ -74,7 +74,7 @@ class RankState:
         t = record["t"]
         self.now = max(self.now, t)
         self.it = record["it"]
-        # Else the last minute of training stays.
+        # A frame without training is not added, so that the last minute of training stays.
         if record["iters"][0] or any(record["phases"].values()):
             self.minute.add(t, record["phases"], record["iters"], record["samples"], record["cost"])
             count, ns, *_ = record["iters"]
@@ -280,7 +280,8 @@ class RankGroup:
                 self._apply_error(number, record, journal)
             case "end":
                 rank.end = record
-                # A mistake, perhaps on one machine alone.
+                # A failure without a recorded error is a mistake of the user's, perhaps on one
+                # machine alone.
                 if record["status"] == "failed" and rank.fatal is None:
                     self._wait(
                         number,

@@ -81,7 +81,8 @@ class Recording:
         """States by place: packed, which is ten times as quick as a copy,
         or as bytes of the log of a snapshot.
         """
-        # Of several ranks `RunLogReader` leaves out frames.
+        # Where there are several ranks, `RunLogReader` leaves out frames, and so has other
+        # snapshots.
         reader = "" if len(self._paths) == 1 else "replay"
         self._snapshots = Snapshots(run.events, reader)
         for num_bytes in self._snapshots.places:

@@ -108,7 +108,7 @@ class Series:
             return
         self.broken.append(NonFiniteRange(it, it, value))
         if len(self.broken) > self.LIMIT:
-            # The limit is even: the newest stays.
+            # The number of ranges is odd here, so every second one includes the newest.
             self.broken = [self.broken[0], *self.broken[2::2]]
 
     def extend(self, its: Sequence[int], values: Sequence[float]) -> None:
@@ -300,7 +300,7 @@ class MetricHistory:
     def __init__(self) -> None:
         self.by_name: dict[str, list[tuple[int, float]]] = {}
         self.series: dict[str, Series] = {}
-        # By name the values that were the best when they came.
+        # By name of the metric: the values that were the best when they came.
         self._records: dict[str, list[BestValue]] = {}
 
     @property

@@ -120,7 +120,7 @@ class Snapshots:
         where = find_snapshot_folder()
         name = sha256(os.fsencode(log.resolve()) + reader.encode()).hexdigest()[:32]
         self._path = None if where is None else where / name
-        # By bytes of the log: where it begins, size, checksum.
+        # By bytes of the log: where the snapshot begins in the file, its size, its checksum.
         self._places: dict[int, tuple[int, int, bytes]] = {}
         self._end = 0
         if self._path is not None:

@@ -13,7 +13,7 @@ class StallWatch:
     def __init__(self, run: RunDir, live: LogFollower) -> None:
         self._run = run
         self._live = live
-        # When the training was last seen to get on, while it hangs; else 0.
+        # During a stall: when the training last made progress. Otherwise 0.
         self._stalled_since = 0.0
         self._next_report = 0.0  # the seconds of a stall at which it is reported again
 

@@ -104,20 +104,20 @@ class RunState:
         self.histories = CallHistories()
         self.checkpoints: list[records.Checkpoint] = []  # the last 1,000
         self.traces: list[records.Trace] = []
-        # The commands that have changed the training, as far as it is.
+        # These are the commands that have changed the training up to its present iteration.
         self.changes: list[records.Acknowledged] = []
-        # The hooks that skip firings, and since when.
+        # By hook that skips firings: the record that says since when.
         self.throttled: dict[str, records.Throttle] = {}
-        # The hooks that are switched off, with the iterations done then.
+        # By hook that is switched off: the iterations that were done then.
         self.disabled: dict[str, int] = {}
         self.requests: dict[str, Request] = {}
         self.attempts: list[Attempt] = []
-        # Messages since the last record of another kind: of the attempt before it.
+        # Messages since the last record of another kind belong to an attempt that follows them.
         self._prepared: list[Entry] = []
         self.gallery = MediaGallery()
         self.frames = 0
-        # Records that have changed something: all but the frames of a pause in which nothing
-        # happens.
+        # This counts the records that have changed something. Frames of a pause in which nothing
+        # happens have not.
         self.news = 0
         self.unreadable = 0  # lines of the logs that were no records
         self.complaint = ""  # where one of them is, and why
@@ -125,7 +125,7 @@ class RunState:
         self.it = 0
         self.ep = 0
         self._ends: dict[int, int] = {}  # the iterations done when so many epochs were
-        # Of training, this attempt's and those before it, up to an iteration.
+        # By iteration: the seconds of training up to it, in this attempt and those before it.
         self._seconds = Series()
         self._before = 0.0  # the seconds of those before
         self.ranks = RankGroup()
@@ -134,24 +134,26 @@ class RunState:
     def _begin(self, run: records.Run) -> None:
         """Start afresh what belongs to one attempt at the run."""
         self.run = run
-        # Of each epoch its iterations; 0 where that is not known.
+        # The length of an epoch is 0 where it is not known.
         self.epoch_lengths = recorded_lengths(run)
         self._began = run.get("t", 0.0)
         self.ranks = self.ranks.begin_attempt(run)
         self.end: records.End | None = None
-        # A resume that came to nothing: the run is as it was.
+        # A resume that was refused has left the run as it was.
         self.refused: records.Refused | None = None
-        # The user's mistake ended the attempt before it began: there is nothing to show.
+        # After a mistake of the user's that ended the attempt before it began, there is nothing to
+        # show.
         self.failed_to_start = False
         self.stage = "start"
         self.batch = 0
         self.batches = 0
         self.errors: dict[tuple[str, str], records.Error] = {}
-        # What hooks do now, by hook and name.
+        # By hook and name: the work that hooks report now.
         self.works: dict[tuple[str, str], records.Progress] = {}
         self._warned: set[str] = set()  # scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
-        # An epoch is over, with or without its validation, and the next has not begun.
+        # This is true while an epoch is over, with or without its validation, and the next has not
+        # begun.
         self._between = False
         self.active = 0.0  # seconds of training, validation and saving
         self.staged = 0.0  # those before the present stage
@@ -291,7 +293,7 @@ class RunState:
         """
         if self.end is None:
             return ""
-        # A fork begins with the iteration of its parent.
+        # A fork begins with the iteration of its parent, and not with 0.
         first = self.attempts[0].begin if self.attempts else 0
         if self.end["exit"] == 2 and self.it <= first:
             return "refused"
@@ -611,7 +613,7 @@ class RunState:
     def _on_end(self, record: records.End) -> None:
         has_begun = bool(self.run) and self.end is None
         began = record["t"] - record["seconds"]
-        # Else the launcher repeats it.
+        # The launcher may repeat the end of an attempt, which is then in `attempts` already.
         if not has_begun and (not self.attempts or began > self.attempts[-1].until):
             self.attempts.append(self._new_attempt(began))
         self.end = record
@@ -631,7 +633,7 @@ class RunState:
         detail = ""
         if "\n" in record["reason"]:
             detail = record["reason"]
-        # Else it is an entry already.
+        # The first failure of a rank is an entry already.
         is_new_error = record["status"] == "failed" and self.ranks.first_failure is None
         self._add_entry(
             record, "error" if is_new_error else "info", "run", text, detail, ends_run=is_new_error

@@ -133,7 +133,8 @@ class Terminal(App[DashboardResult]):
         self._use_mouse()
         self.app_resume_signal.subscribe(self, lambda _: self._use_mouse())
         loop = asyncio.get_running_loop()
-        # Textual leaves the terminal as it is on these.
+        # Textual does not restore the terminal on these signals, so the app exits in the ordinary
+        # way.
         for name in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(name, self.exit, DashboardResult.DETACHED)
         if not self.is_headless and sys.__stdin__ is not None:
@@ -165,7 +166,7 @@ class Terminal(App[DashboardResult]):
         """
         driver = self._driver
         if driver is not None:
-            # Which is set by SIGTSTP, on which it has let go.
+            # The flag is set by SIGTSTP, at which Textual has let go of the terminal.
             if not getattr(driver, "_must_signal_resume", False):
                 driver.suspend_application_mode()
             driver.resume_application_mode()
@@ -203,7 +204,7 @@ class Terminal(App[DashboardResult]):
         with self.telling("cannot save an image"):
             name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
             image = self.export_screenshot().replace("<svg ", '<svg xml:space="preserve" ', 1)
-            # Without that, librsvg drops the spaces at the ends of a text.
+            # Without that attribute, librsvg drops the spaces at the ends of a text.
             (folder / name).write_text(image, "utf-8")
             self.say(f"saved {short(folder / name)}")
 

@@ -77,7 +77,7 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "back"),
-        # The key that has opened it, whichever the user gave.
+        # The key that opens the help closes it, whichever the user has chosen for it.
         Binding("question_mark", "dismiss", "back", id="help"),
     ]
 

@@ -196,7 +196,7 @@ class PageScreen(Screen[None]):
         """Show what has changed, if anything has, and not too often unless it is to be `now`."""
         if not self._has_widgets:
             return
-        # A widget within another comes later.
+        # A widget within another one is mounted after it.
         if not all(widget.is_mounted for widget in self.query("*")):
             # A timer lets the widget be mounted. A callback after the refresh comes at once where
             # there is nothing to draw: one that asks for itself again never gives the event loop
@@ -209,7 +209,7 @@ class PageScreen(Screen[None]):
         if store.can_act != self._offers_commands:
             self._offers_commands = store.can_act
             self.refresh_bindings()
-        # As when the log has been read for the first time.
+        # The plan is another one once the log has been read for the first time, for example.
         has_other_plan = store.plan is not self._shown_plan
         is_due = has_other_plan or time.monotonic() - self._shown_at >= self.refresh_seconds
         if now or (is_due and store.revision != self._shown_revision):

@@ -58,7 +58,7 @@ class TotalsTable(DataTable[Text]):
     """
 
     def __init__(self, title: str, name: str, id: str) -> None:  # noqa: A002  # Textual's name
-        # Bars keep their colours.
+        # With the renderable's foreground, bars keep their colours below the cursor.
         super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable")
         self.border_title = title
         self._name_title = name

@@ -547,7 +547,7 @@ class HookTable(DataTable[Text]):
         self._fill(rows, columns)
         self.select_binding(self._picked_id)
         if self._picked_id is None and self.hook_at_cursor is not None:
-            # It is there before the user has moved the cursor.
+            # The binding below the cursor counts as picked before the user has moved the cursor.
             self._picked_id = self.hook_at_cursor.id
 
     def _fill(self, rows: list[HookRow], columns: list[HookColumn]) -> None:
