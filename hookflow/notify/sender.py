@@ -36,7 +36,7 @@ def find_service(address: str) -> Any:
         warnings.simplefilter("ignore")  # it imports every service, and some use what is deprecated
         import apprise
 
-        # What it reports is taken by `_post`.
+        # apprise logs its errors, and `_post` collects them.
         logging.getLogger("apprise").setLevel(logging.CRITICAL)
         asset = apprise.AppriseAsset(app_id="hookflow", app_desc="hookflow", app_url="")
         return apprise.Apprise.instantiate(address, asset=asset)

@@ -237,7 +237,7 @@ class HookProcess:
                 return
             self._end()
             self._start()
-        # The next firing reports it, unless the run is over.
+        # A process that does not start is reported by the next firing, unless the run is over.
         with suppress(ProcessEndedError, OSError):
             self._ask("check", None, None)
 

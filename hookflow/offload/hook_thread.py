@@ -106,7 +106,7 @@ class HookThread:
                 if self._given_up or self.hook.when_full == "drop":
                     return False
                 self._jobs.popleft()
-            # Which ends the run, or the hook.
+            # A failure ends the run, or the hook, so no further firing is taken.
             has_failed = bool(self.failures) and self.hook.on_error != "ignore"
             if has_failed:
                 self.dropped += 1
@@ -259,7 +259,8 @@ class HookThread:
     def _run_jobs(self) -> None:
         if sys.platform == "linux" and not self.process:
             os.nice(19)  # of this thread alone: the training goes first
-        # Sets those of a new thread: without it, MKL would take all processors.
+        # The call sets the number of threads of a new thread: without it, MKL would take all
+        # processors.
         torch.get_num_threads()
         while True:
             with self._changed:
@@ -308,7 +309,7 @@ class HookThread:
         if job.copied is not None:
             self._stream = self._stream or torch.cuda.Stream()
             self._stream.wait_event(job.copied)
-            # The hook may keep one, and let go of it while this stream still reads it.
+            # The hook may keep a copy, and let go of it while this stream still reads it.
             for tensor in job.copies:
                 record_stream(tensor, self._stream)
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
@@ -316,5 +317,6 @@ class HookThread:
                 self.models.copy(job.shared.network, self.twin)
             job.call()
         if self._stream:
-            # The memory of the copies goes back to the stream of the training.
+            # The copies must be read by then, since their memory goes back to the stream of the
+            # training.
             self._stream.synchronize()

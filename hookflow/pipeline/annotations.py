@@ -34,7 +34,7 @@ def annotated_type(annotation: ast.expr) -> Any:
         TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     except (_UnknownError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return Any
-    # Bounds that the type cannot have, a pattern that is none.
+    # An annotation may have bounds that its type cannot have, or a pattern that is not valid.
     except (PydanticUserError, SchemaError):
         return Any
     return kind

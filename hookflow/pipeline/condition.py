@@ -201,7 +201,7 @@ def _parse_expression(text: str, python: str) -> ast.expr:
             column = end
         hint = next(hint for pattern, hint in _SYNTAX_HINTS.items() if re.search(pattern, text))
         raise ConditionError("this cannot be read", column, hint) from None
-    # A null character; too many brackets for Python's own parser.
+    # A null character is a ValueError, and too many brackets overflow Python's own parser.
     except (ValueError, MemoryError, RecursionError):
         raise ConditionError("this cannot be read", 1) from None
 

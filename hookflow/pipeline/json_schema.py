@@ -302,7 +302,7 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     cases = []
     for name, table in arguments.items():
         _drop_required(table)
-        # They say nothing of a list.
+        # Without their type, these keywords say nothing about arguments that are a list.
         keywords = {key: value for key, value in table.items() if key != "type"}
         cases.append(
             {

@@ -44,7 +44,7 @@ def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> s
     if named:
         file = f'the file "{path}" '
     try:
-        # An endless device, or a pipe.
+        # A device may be endless, and a pipe may block.
         if named and path.exists() and not (path.is_file() or path.is_dir()):
             raise UserError(Problem(f'"{path}" is not a file', where))
         with open_regular(path) if recorded else path.open("rb") as opened:
@@ -116,7 +116,7 @@ def find_impossible_integers(tree: Any) -> Iterator[tuple[Key, str]]:
     but does not write out.
     """
     for key, value in walk(tree):
-        # Python writes no more than 4,300 digits.
+        # Python writes no integer of more than 4,300 digits, which are about 14,000 bits.
         if isinstance(value, int) and value.bit_length() > 14_000:
             yield key, f"{'.'.join(key)}: the integer has too many digits"
 
@@ -128,7 +128,7 @@ def _make_syntax_problem(error: tomli.TOMLDecodeError, text: str, source: str) -
     hint = ""
     if "character '\\n'" in message:
         hint = "a string must end on its line, with the quote that it began with"
-    # The place is behind what it means.
+    # The place of these errors is behind the mistake, so the column is left out.
     after = error.msg.startswith("Cannot") or error.lineno > text.count("\n") + 1
     where = Where(source, min(error.lineno, text.count("\n") + 1), 0 if after else error.colno)
     return Problem(f"this is not TOML: {message[:1].lower()}{message[1:]}", where, hint)

@@ -139,7 +139,7 @@ def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
     )
     for key in faulty:
         *path, last = key[: _SECTION_DEPTHS.get(key[0], 1)]
-        # A table of these may be called "use".
+        # A table in one of these sections may itself be called "use".
         named = key[0] in ("hooks", "writers", "points", "groups")
         if len(path) > named and (last == "use" or (last == "points" and key[0] == "hooks")):
             *path, last = path

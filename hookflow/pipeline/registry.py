@@ -120,7 +120,7 @@ class Registry:
 
         Raises UserError when there is no such thing, or several.
         """
-        # And with it pydantic, which `--help` does without.
+        # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.pipeline.use import resolve_use
 
         problem = self.find_ambiguity(use, where)

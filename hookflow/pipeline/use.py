@@ -47,8 +47,8 @@ def module_file(module: str) -> Path | None:
     for part in rest:
         if spec is None:
             break
-        # The last part alone: a package without __init__.py would look for its parent among the
-        # imported modules.
+        # The last part alone is looked up: for the whole name, a package without __init__.py would
+        # look for its parent among the imported modules.
         spec = PathFinder.find_spec(part, spec.submodule_search_locations)
         seen = f"{seen}.{part}"
     if spec is None:
@@ -58,7 +58,8 @@ def module_file(module: str) -> Path | None:
     return None
 
 
-# Of one check: several parts of a pipeline lie in one file, and each is looked up twice.
+# The cache is for one check: several parts of a pipeline may be in one file, and each is looked up
+# twice.
 @lru_cache(maxsize=16)
 def _parse_source(source: bytes) -> ast.Module:
     with warnings.catch_warnings(action="ignore"):  # who imports the file is warned

@@ -59,7 +59,7 @@ class ProjectCopy:
         for path in folder.iterdir():
             if path in self._folders or path in self._files or path == self._top:
                 continue
-            # What is compiled of the copy must not be taken for the original's.
+            # The bytecode of the copy must not be taken for that of the original.
             if path.name == "__pycache__":
                 continue
             target = path

@@ -373,7 +373,7 @@ class Findings:
         and what saving them takes.
         """
         num_bytes = sum(file["bytes"] for file in manifest["files"].values()) or 1
-        # Of the training, which waits for the copy and not for the disk.
+        # These are the milliseconds that the training waits: for the copy, and not for the disk.
         ms = manifest.get("ms", 0.0)
         room = trail_bytes // num_bytes
         text = f": room for {room} like the last one, of {size(num_bytes)} and {ms:.1f} ms"
@@ -535,7 +535,7 @@ def _describe_mix(data: DataSection) -> str:
 def _is_missing(device: str) -> bool:
     """Return whether this machine lacks a device, as far as it is seen without PyTorch."""
     if device.startswith("cuda"):
-        # Of NVIDIA, of a Jetson, of AMD, of Windows' subsystem.
+        # These devices are of NVIDIA, of a Jetson, of AMD, and of Windows' subsystem for Linux.
         prefixes = ("nvidia", "nvhost", "kfd", "dxg")
         return not any(entry.name.startswith(prefixes) for entry in Path("/dev").iterdir())
     return device == "mps" and sys.platform != "darwin"

@@ -198,7 +198,7 @@ def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes 
     every_trace = (_read_trace(path) for path in sorted(run.traces.glob("*.json")))
     with_iterations = (trace for trace in every_trace if trace.iterations)
     if number is None:
-        # One after another: they may be large.
+        # Traces may be large, so `max` reads them one after another.
         newest = max(with_iterations, key=attrgetter("began"), default=None)
         if newest is None:
             return None

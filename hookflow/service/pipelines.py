@@ -309,7 +309,7 @@ def open_target(
         run = find_run(named, runs, or_file=True)
         loaded = load(short(run.pipeline), recorded=True, environment=False)
         base = Path(run.describe().get("base", "."))
-        # A run directory is data.
+        # A run directory is data, and nothing that it names is imported.
         return Target(run.id, loaded, read_recorded_plan(run), base, run, imports=False)
     path = Path(named or only_pipeline())
     loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)

@@ -191,7 +191,7 @@ def scalars(run_dir: RunDir) -> list[ScalarRow]:
     later attempt counts.
     """
     rows = scalar_rows(event_log(run_dir.events).read_all())
-    # Equal runs write their records at different moments.
+    # Rows are sorted, since equal runs write their records at different moments.
     return sorted(rows, key=itemgetter(0, 1, 3))
 
 
@@ -200,7 +200,7 @@ def scalar_rows(records: "Iterable[Record]") -> list[ScalarRow]:
     rows: dict[tuple[int, str], ScalarRow] = {}
     for record in records:
         match record["k"]:
-            # What came after the checkpoint that an attempt resumes from is trained again.
+            # Iterations after the checkpoint that an attempt resumes from are trained again.
             case "run":
                 checkpoint = re.match(r"it(\d+)", record["resumed_from"] or "")
                 begin = 0

@@ -146,7 +146,7 @@ class SweepExecutor:
         """End trials at their next safe point, as SIGTERM does, and wait for that;
         further signals are handed on.
         """
-        # Else they have been asked already, and a second signal ends them at once.
+        # Trials that were asked already are not asked again: a second signal ends them at once.
         if not self.asked:
             self.asked.append(signal.SIGTERM)
         left = [*jobs]
@@ -176,7 +176,7 @@ class SweepExecutor:
                 self._say(f"trial {trial.number}  goes on as {run.id}  {trial.text}")
                 return job
             seen = job.glance.read(time.time())
-            # The sweep was killed before it had recorded that.
+            # A sweep may be killed before it has recorded that a trial has finished.
             if seen.health.condition == "finished":
                 self._record(job, seen)
                 return None

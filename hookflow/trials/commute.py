@@ -197,7 +197,7 @@ def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
         name = str(path.relative_to(folder))
         state = None
         if path.suffix in (".pt", ".pth", ".ckpt"):
-            # Not written by torch.save.
+            # A file that `torch.save` has not written is compared by its bytes.
             with suppress(pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
                 state = torch.load(path, map_location="cpu", weights_only=True)
         if state is None:
@@ -326,7 +326,7 @@ class TrialRunner:
         raised = ""
         try:
             parts = build(self.loaded, plan, self.base, say, splits=())
-            # It would take longer than all the rest.
+            # Compiling would take longer than all the rest.
             section = run.model_copy(update={"compile": False})
             parts = replace(
                 parts, section=section, data=self.data, hooks={**parts.hooks, PROBE_NAME: probe}
@@ -719,7 +719,8 @@ class _OrderSearch:
         """Return the step between two orders if it makes the same difference once more,
         the declared order first.
         """
-        # It has been turned before, and this turns it back.
+        # A pair that was turned before is turned back by this step, so the declared order is the
+        # second.
         if find_turned(a, b)[0] not in find_turned(self._plan, b):
             a, b = b, a
         noise_of_a = find_noise(self._runner.of(a), self._runner.again(a))

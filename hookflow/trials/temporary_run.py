@@ -162,7 +162,7 @@ def in_temporary_run(
     """
     with tempfile.TemporaryDirectory(prefix="hookflow-", dir=find_temporary_folder()) as folder:
         run_dir = RunDir(Path(folder))
-        # Hooks of other frameworks show it as their config.
+        # Hooks of other frameworks show this file as their config.
         run_dir.pipeline.write_text(dump(loaded.public), "utf-8")
         recorder = EventRecorder(run_dir, lambda command: None, prints_failure=prints_failure)
         recorder.start()
@@ -375,7 +375,7 @@ def with_checkpoint(
 
     with torch_settings(loaded.pipeline.run, say):
         parts = build(loaded, plan, base, say, [split_of(name)], fresh=False)
-        # Of several training sets one alone may be wanted.
+        # One of several training sets may be evaluated alone, so each is a source of its own.
         parts = replace(parts, data=dict(iter_sources(parts.data)))
         (result, state), _ = in_temporary_run(loaded, parts, plan, with_state, say)
     return EvaluationResult(

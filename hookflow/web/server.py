@@ -136,7 +136,7 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
 
     def __init__(self, command: Sequence[str], tab: web.WebSocketResponse, server: Server) -> None:
         async def write_bytes(data: bytes) -> None:
-            # The tab is closed: what is left is read, and dropped.
+            # Once the tab is closed, the rest of the output is read and dropped.
             with suppress(ConnectionError, RuntimeError):
                 await tab.send_bytes(data)
 
@@ -148,7 +148,7 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
             await tab.close()
 
         super().__init__(
-            # In place of the shell: so the process is the one that is killed.
+            # `exec` replaces the shell, so that killing the process kills the dashboard.
             f"exec {shlex.join(command)}",
             write_bytes=write_bytes,
             write_str=write_str,
@@ -170,7 +170,7 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
-        # A pipe that is not read to its end keeps the process.
+        # A process waits for a pipe that is not read to its end.
         await asyncio.gather(reading, return_exceptions=True)
         await process.wait()
 

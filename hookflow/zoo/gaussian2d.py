@@ -183,7 +183,7 @@ def make_landscape(height: int, width: int) -> Tensor:
     ripples = (110 * y + 4 * x).sin()
     y = y - 2 * lake + 0.02 * ripples * lake
     distance_to_sun = ((x - 0.98) ** 2 + (y - 0.36) ** 2).sqrt()
-    # waves, each half as high and about half as long as the one before.
+    # The mountains are waves, each half as high and about half as long as the one before.
     mountains: Tensor | float = 0.0
     for k in range(4):
         wave = (3.1 * 2.3**k * x + 0.4 * (k + 1)).sin()

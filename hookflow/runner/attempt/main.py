@@ -162,11 +162,11 @@ def train(
             lost = lost and stop is own
     goes_on = (agent and lost) or bool(restarts_left and stop.exit == 1)
     session.close(stop, lost=lost, goes_on=goes_on)
-    # It is closed, full, without a reader, or None.
+    # Standard output may be closed, full, without a reader, or None.
     with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
     if raised is None:
-        # At anything else its launcher would end ranks that are still at `after_run`.
+        # At another exit code the launcher would end ranks that are still at `after_run`.
         return 0 if agent else stop.exit
     if raises:
         raise raised
@@ -190,7 +190,8 @@ def _execute(
     while True:
         if back_to:
             gc.unfreeze()
-            # A run is a circle of objects: its network would stay beside the new one.
+            # The objects of a run refer to one another: uncollected, its network would stay beside
+            # the new one.
             collect_garbage()
         try:
             stop = make(resume=resume, back_to=back_to).execute(collect)
@@ -215,7 +216,7 @@ def prepare_exit() -> None:
     To be called before anything of the user's is imported, since the handler that is registered
     first is called last.
     """
-    # Or the interpreter would search what torch has imported for garbage: 0.6 s.
+    # Unfrozen, all that torch has imported would be searched for garbage at the exit, for 0.6 s.
     atexit.register(gc.freeze)
     atexit.register(close_open_files)
 
@@ -250,7 +251,8 @@ def _exit_in_time(code: int) -> None:
     exiting = threading.Event()
     overdue = threading.Event()
     tidy = threading.Event()
-    # Which comes after the threads, and first of all that is registered.
+    # Python calls this after it has joined threads, and before any handler that was registered
+    # earlier.
     atexit.register(exiting.set)
 
     def tidy_up_if_overdue() -> None:
@@ -324,7 +326,7 @@ def prepare_process() -> None:
     prepare_exit()
     mask_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What a hook prints is seen at once, and not lost with the process.
+        # Whole lines that a hook prints are seen at once, and not lost with the process.
         sys.stdout.reconfigure(line_buffering=True)
 
 

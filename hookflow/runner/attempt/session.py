@@ -90,7 +90,7 @@ class RunSession:
         recorder = self.recorder
         signals = self.signals
         if isinstance(error, UserError):
-            # Which hook, if one has raised it.
+            # The notes say which hook has raised the error, if one has.
             notes = (f"    {note}" for note in getattr(error, "__notes__", ()))
             return StopReason("\n".join([str(error), *notes]), "failed", 2, save=False)
         if isinstance(error, KeyboardInterrupt):
@@ -109,7 +109,7 @@ class RunSession:
             )
         if lost:
             return StopReason(describe_peer_loss(error), "failed", 1, save=False)
-        # Raised from None: the same in other words.
+        # An error that was raised `from None` is the reported one in other words.
         first = error.__context__ if error.__suppress_context__ else error
         if recorder.reported is None or not (
             recorder.reported is error or recorder.reported is first
@@ -150,7 +150,7 @@ class RunSession:
         def make_and_record(*args: Any, **fields: Any) -> logging.LogRecord:
             made = make(*args, **fields)
             if made.levelno >= logging.WARNING:
-                # Arguments that do not fit the message, which `logging` itself reports.
+                # `logging` itself reports arguments that do not fit the message.
                 with suppress(Exception):
                     raised = []
                     if made.exc_info and made.exc_info[1]:
@@ -164,7 +164,7 @@ class RunSession:
         try:
             yield
         finally:
-            # Else the user's code has put something else there.
+            # Where the user's code has put something else there, that is left.
             if warnings.showwarning is show_and_record:
                 warnings.showwarning = show
             if logging.getLogRecordFactory() is make_and_record:
@@ -194,7 +194,7 @@ class RunSession:
         if refused:
             recorder.discard()
         if goes_on:
-            # An error is this rank's word of its failure.
+            # Only an error counts as this rank's report of its failure.
             level: Level = "warn" if lost else "error"
             recorder.say(stop.reason, level)
         elif refused:

@@ -122,7 +122,7 @@ class ComponentBuilder:
             section.device, self.ranks, self.pipeline.distributed.backend, self.places.of
         )
         if device.type == "cuda" and device.index is not None:
-            # What users put on "cuda", and what is pinned, is for the same one.
+            # Tensors that users put on "cuda", and pinned memory, then belong to the same device.
             torch.cuda.set_device(device)
         if section.compile:
             check_compiler(device, self.places.of("run.compile"))
@@ -151,7 +151,7 @@ class ComponentBuilder:
             makers.get(PARALLELIZE_KEY),
             own_steps=steps_itself(task),
         )
-        # FSDP replaces the parameters.
+        # The optimizers are built after this, since FSDP replaces the parameters.
         strategy.parallelize(network, [*models.values()], device, self.places.of)
         for name, model in models.items():
             self._load_weights(name, model)
@@ -181,12 +181,13 @@ class ComponentBuilder:
             weights=self.weights if plan.at("after_load_checkpoint") else {},
             val_every=self.pipeline.val_intervals,
             place=self.places.of,
-            # last: it may take long, and all else can be wrong in no time.
+            # The data come last: they may take long, and mistakes elsewhere are found in no time.
             data=self._data(makers, loaders, context),
         )
         lengths = {split: len(source) for split, source in iter_sources(parts.data)}
         strategy.check_lengths(lengths, self.places.of)
-        # All have built the same; what the training draws differs between shares of a batch.
+        # All ranks have built the same. The random numbers of the training differ between shares of
+        # a batch.
         if data_ranks.rank:
             seed_everything(derive_seed(section.seed, RNGStream.RANK, data_ranks.rank))
         return parts
@@ -274,7 +275,7 @@ class ComponentBuilder:
         make = partial(self._call, makers[key], section.args, key)
         sharded = self.ranks.world > 1 and self.pipeline.distributed.strategy == "fsdp"
         if sharded and self.ranks.rank:
-            # Which one process does without.
+            # The import is here because a run of one process does not need it.
             from hookflow.runner.distributed.fsdp import without_weights
 
             make = partial(without_weights, make, self.say)
@@ -299,7 +300,8 @@ class ComponentBuilder:
         weights = section.begins_with
         declared = [spec.capabilities for spec in self.specs.values()]
         saved = [each.saved_checkpoints for each in declared if each.saved_checkpoints is not None]
-        # Its checkpoints lack them.
+        # A checkpoint hook may leave frozen weights out of its checkpoints, so they are loaded
+        # again.
         frozen_again = any(each.leaves_frozen_out(section.frozen) for each in saved)
         if weights is not None and (self.fresh or frozen_again):
             from hookflow.runner.builder.initial_weights import load_weights  # which few runs need

@@ -410,7 +410,7 @@ def compare_weights(wanted: Mapping[str, Any], weights: Mapping[str, Any]) -> We
     """Return how weights fit those that a model wants, by their names and shapes."""
     reshaped = {}
     for name, tensor in wanted.items():
-        # Else it is the extra state of a module.
+        # A value that is no tensor is the extra state of a module.
         if name in weights and isinstance(tensor, torch.Tensor):
             theirs = tuple(getattr(weights[name], "shape", ()))
             ours = tuple(tensor.shape)

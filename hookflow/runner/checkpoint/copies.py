@@ -149,7 +149,7 @@ class CheckpointCopies:
             try:
                 put(held, place, self._values.get("id", ""))
                 return
-            # Of whatever serves the URL: a cancelled task of asyncio is no Exception.
+            # Any library may serve the URL, and asyncio's CancelledError is no Exception.
             except BaseException as error:
                 trouble = f"{what} could not be copied to {place}: {type(error).__name__}: {error}"
             if place in self._waiting:  # a newer one

@@ -102,7 +102,7 @@ def name_unreadable(state: Any) -> Iterator[None]:
     """
     try:
         yield
-    # As pickle refuses locks, lambdas and local classes.
+    # Pickle raises these errors for locks, lambdas and local classes.
     except (TypeError, AttributeError, PickleError):
         wrong = find_unreadable(state)
         if wrong:
@@ -185,7 +185,7 @@ def write_shards(
                 files[Path(path).name.removesuffix(".tmp")] = stream.facts()  # it will be renamed
 
         def mkdir(self, path: str | os.PathLike[str]) -> None:
-            # And no run directory, which may have been deleted.
+            # The run directory is not made: it may have been deleted on purpose.
             for folder in (Path(path).parent, Path(path)):
                 folder.mkdir(exist_ok=True)
 

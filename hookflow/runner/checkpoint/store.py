@@ -224,7 +224,7 @@ class CheckpointStore:
             name: of.get((alone, it)) or of.get((not alone, it))
             for name, (alone, it) in wanted.items()
         }
-        # A resumed run may save the best another way.
+        # A resumed run may save the best in another way, so a name may have no checkpoint.
         return {name: path for name, path in standing.items() if path}
 
     def save_apart(
@@ -399,7 +399,8 @@ class CheckpointStore:
                 written[MANIFEST_FILE] = self._write_file(
                     aside / MANIFEST_FILE, make_sealed_text(manifest).encode(), opened
                 )
-                # now, and not each as it is written: the first brings most of it along.
+                # Files are flushed together, since flushing the first writes most of the others,
+                # too.
                 for file in written.values():
                     os.fsync(file.file.fileno())
             fsync(aside)
@@ -433,7 +434,7 @@ class CheckpointStore:
         result = _ChecksumWriter(
             opened.enter_context(path.open("wb", buffering=0)), self._abandoned
         )
-        # Once it is closed, the buffer of an abandoned write is dropped.
+        # Closing the writer drops the buffer of an abandoned write.
         opened.enter_context(result)
         file = io.BufferedWriter(result, CHUNK_BYTES)
         if isinstance(content, bytes):
@@ -494,7 +495,7 @@ def choose_retained(
             newer = its[standing[k - 1]]
         else:
             newer = now
-        # A rerun may start at the beginning.
+        # Before the oldest checkpoint comes the beginning, where a rerun may start.
         older = its[standing[k + 1]] if k + 1 < len(standing) else 0
         return (newer - older) / max(now - older, 1)
 
@@ -638,7 +639,7 @@ def _is_being_written(path: Path) -> bool:
         began = None
         if pid != str(os.getpid()):
             began = read_start_time(int(pid))
-        # A younger process has been given the pid again.
+        # A process that began after the file was written has been given the pid anew.
         return began is not None and began <= path.stat().st_mtime
     except (OSError, ValueError):  # it is gone; it is no pid
         return False

@@ -327,7 +327,8 @@ def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
         for tensor in iter_tensors(moved):
             current = torch.cuda.current_stream(tensor.device)
             current.wait_event(copied)  # the CPU does not wait
-            # So that its memory is not reused before this stream is done with it.
+            # The tensor is recorded, so that its memory is not reused before this stream is done
+            # with it.
             record_stream(tensor, current)
         yield moved  # before the next one is fetched, which may take long
 
@@ -419,7 +420,7 @@ class BatchSizes:
             )
             self.local = _of_batch(split, must, say)
         self.total = self.local
-        # What a task counts need not be what the source counts.
+        # A task may count something else than the source, so the two are not mixed.
         if world > 1 and everywhere and not by_task:
             self.total = lambda index, batch: everywhere(index)
         elif world > 1:

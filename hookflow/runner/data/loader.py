@@ -156,7 +156,8 @@ class Loader(_ByIndex):
     def close(self) -> None:
         if self.loader is not None and self.workers and self._batches is not None:
             end_workers(self._batches, self.info["name"], self._parts.context.say)
-            # Its pipes close at once, not at a garbage collection.
+            # Without references, the pipes of the iterator close at once, not at a garbage
+            # collection.
             self._batches = self.loader._iterator = None
 
 

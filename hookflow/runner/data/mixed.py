@@ -268,7 +268,7 @@ class MixedSource(SizedSource):
         """Yield the batches of an epoch (counted from 0), from step `start` on, on the device."""
         taken = self._taken_at(epoch, start)
         steps = self._order.steps(epoch, len(self))
-        # A hook may look at an epoch that is over.
+        # A hook may read an epoch that is over, and that is no training.
         is_training = self._loaded.is_before(epoch, start)
         for index in range(start, len(steps)):
             batch = self._read(steps[index], taken)

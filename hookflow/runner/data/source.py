@@ -582,7 +582,7 @@ class RepeatedSource(LimitedSource):
             for index, batch in enumerate(super().epoch(0)):
                 self._batches.append(batch)
                 self._batch_sets.append(getattr(source, "batch_set", None))
-                # These methods refer to the last batch.
+                # These methods know only the last batch, so its sizes are kept now.
                 for name in ("batch_size", "global_batch_size"):
                     if callable(size := getattr(source, name, None)):
                         self._sizes.setdefault(name, []).append(size(index))

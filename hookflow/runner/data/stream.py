@@ -121,11 +121,11 @@ class SeededIterator:
         self._worker, _ = this_worker()
         self._of = of
         self._place = (of.pass_, self._worker)
-        # The dataset's iterator, begun under the seed of the first batch.
+        # The dataset's iterator is begun under the seed of the first batch.
         self._examples: Any = None
         self._share: WorkerShare | None = None
         self._batches = self._drawn = 0
-        # Of the batches, each with how many there were: a fork may change it.
+        # Each entry is a batch size and how many batches had it: a fork may change the size.
         self._sizes: list[list[int]] = []
         self._over = False
         self._ahead: list[Any] = []
@@ -461,7 +461,8 @@ class Stateful(OverLoader):
 
     def _started(self, state: Any = None) -> Iterator[Any]:
         """Begin a new pass, or go on with one in the state of the loader."""
-        # Workers of a loader of the user's are forked off this process.
+        # The workers of a loader of the user's are forked off this process, and inherit this
+        # setting.
         send_errors_for_unsent_batches()
         self._passes += state is None
         set_epoch_of(self.loader, ("dataset", "sampler", "batch_sampler"), self._passes - 1)
@@ -480,8 +481,8 @@ class Stateful(OverLoader):
             own = None
         else:
             own = self._generator.get_state()
-        # A copy: the loader goes on changing what it gives out, and a checkpoint may be written
-        # beside the training.
+        # The state is copied: the loader goes on changing what it returns, and a checkpoint may be
+        # written beside the training.
         stream = {"loader": deepcopy(self.loader.state_dict()), "generator": own}
         return {"next": list(self._next), "passes": self._passes, "stream": stream}
 
@@ -526,7 +527,7 @@ class StreamSource(Stateful):
     """
 
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
-        # Else each rank takes a share of its own, of whatever size.
+        # A dataset that shards itself gives each rank a share of its own, of whatever size.
         shared = data.world == parts.context.world
         super().__init__(
             _loader(data, parts),

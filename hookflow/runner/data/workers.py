@@ -41,8 +41,9 @@ from hookflow.user_code import FRAME_PATTERN
 
 Result = TypeVar("Result")
 
-# PyTorch's messages: of an exception in a worker; of a killed worker; of one that has left; of one
-# that is gone for an unknown reason; of an exception in the thread that pins memory.
+# These patterns are PyTorch's messages about an exception in a worker, a worker that was killed,
+# one that has left, one that is gone for an unknown reason, and an exception in the thread that
+# pins memory.
 CAUGHT_PATTERN = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
 KILLED_PATTERN = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
 LEFT_PATTERN = re.compile(
@@ -223,7 +224,7 @@ def loader_options(fetches: "PickledWithImports", name: str, parts: LoaderParts)
         "pin_memory": parts.context.device.type == "cuda",
         "worker_init_fn": WorkerInit(parts.worker_init_fn),
         "multiprocessing_context": _start_method(fetches, name, parts),
-        # PyTorch draws seeds of workers from it, not from the training's.
+        # PyTorch draws seeds of workers from this generator, and not from that of the training.
         "generator": torch.Generator(),
     }
 
@@ -291,9 +292,9 @@ def _start_method(fetches: "PickledWithImports", name: str, parts: LoaderParts) 
     probe.share_tensors()
     if chosen != "spawn":
         forkserver.set_forkserver_preload(["hookflow.runner.data.loader"])
-        # The server must outlive a signal to all processes of a job: it and its workers begin with
-        # those blocked. Python unblocks them as it starts its resource tracker, so that comes
-        # first.
+        # The server must outlive a signal to all processes of a job, so it and its workers begin
+        # with those blocked. Python unblocks them as it starts its resource tracker, which is
+        # started first.
         resource_tracker.ensure_running()
         with signals_blocked():
             forkserver.ensure_running()
@@ -333,7 +334,7 @@ class _CountingPickler(pickle.Pickler):
         try:
             self.dump(value)
         except Exception as error:
-            # A lock or a queue, which a process may get as it starts.
+            # A lock or a queue cannot be pickled otherwise, but a process may get one as it starts.
             shared = "through inheritance" in str(error)
             if shared:
                 return ""
@@ -507,7 +508,7 @@ def allow_kill(batches: Any) -> None:
             os.kill(pid, signal.SIGKILL)
 
     for worker in getattr(batches, "_workers", ()):
-        # A method of its own would keep it, and its files, alive.
+        # A bound method would refer to the process, and keep it and its files alive.
         worker._popen.terminate = partial(kill, worker.pid)
 
 

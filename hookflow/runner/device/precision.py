@@ -99,7 +99,7 @@ def in_precision(
     marks = is_recording_graphs(device, compiled)
     if half is None and whole is None and not marks:
         return step
-    # Which may be entered again and again.
+    # The context may be entered again and again, so one is enough.
     cast = torch.autocast(device.type, half) if half else nullcontext()
 
     def in_whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -160,9 +160,9 @@ def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[No
             put_back.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(section.threads)
         _set(put_back, torch.backends.cudnn, "benchmark", section.cudnn_benchmark)
-        # PyTorch's default is TF32 in convolutions and nowhere else.
+        # PyTorch's default, TF32 in convolutions alone, is neither "fp32" nor "tf32".
         if section.precision in ("fp32", "tf32"):
-            # The newer key raises where this is read.
+            # PyTorch raises where code reads this key after the newer one was set.
             for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):
                 _set(put_back, owner, "allow_tf32", section.precision == "tf32")
         if section.detect_anomaly:
@@ -239,7 +239,7 @@ def suggest_memory_savings(pipeline: Pipeline, error: BaseException, *, saved: b
     if size > 1:
         now = run.accumulate.most
         twice = f" with run.accumulate = {now * 2} (now {now}), which computes the same but for"
-        # several, a task may step itself.
+        # A task with several optimizers may step them itself, which run.accumulate does not allow.
         group = f"{twice} batch norm" if len(pipeline.optimizers) == 1 else ""
         less.append(f"batch_size = {-(-size // 2)} (now {size}){group}")
     if cuda and run.precision in ("fp32", "tf32"):

@@ -168,7 +168,8 @@ def _compute_block_seeds(seed: int, stream: RNGStream, *place: int) -> list[list
 def seed_generators(seed: int, numpy_seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices, too
     random.seed(seed)
-    # From `seed` it would give the numbers of torch's, which has the same algorithm.
+    # NumPy's generator has the same algorithm as torch's: from `seed` it would draw the same
+    # numbers.
     np.random.seed(numpy_seed % 2**32)
 
 

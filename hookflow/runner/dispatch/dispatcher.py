@@ -364,7 +364,7 @@ class Dispatcher:
         )
         if self.ending and action == "raise":
             action = "ignore"
-        # Raised by a hook that fired within this one.
+        # The error was raised by a hook that fired within this one, and is reported already.
         from_within = error is self._ended_by and not self.ending
         if from_within or isinstance(error, KeyboardInterrupt):
             action = "raise"

@@ -85,7 +85,7 @@ def generate(
         }
     source = "\n".join(_iter_source_lines(point, firings, rows))
     file = f"{__file__}:{point.name}"
-    # For tracebacks.
+    # Tracebacks find the lines of the generated source here.
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     exec(compile(source, file, "exec"), names)  # noqa: S102  # the source is ours: names of bindings are numbers in it
     dispatcher.timing.points.append((tuple(firing.binding.id for firing in firings), rows))

@@ -70,7 +70,7 @@ class ModuleHookStack:
         behind = [id_ for id_, prepend in there if not prepend]
         ids = [id_ for id_ in self._hooks if id_ != new]
         known = [k for k, id_ in enumerate(ids) if id_ in {*self._own, *ahead, *behind}]
-        # What stands outside has come by hand since.
+        # Hooks outside of the known ones were registered by hand since.
         first, last = (known[0], known[-1] + 1) if known else (0, 0)
         own = [id_ for id_ in ids[first:last] if id_ not in {*ahead, *behind}]
         for id_ in (*ids[:first], *ahead, *own, *behind, *ids[last:]):

@@ -86,7 +86,7 @@ class ScheduledTrigger(TriggerBase):
             if self._count(schedule.opens.counter) < schedule.opens.at:
                 self._wait_for(*schedule.opens)
                 return False
-            # No counter runs backwards: it is not asked again.
+            # No counter runs backwards, so a schedule that has opened stays open.
             self._schedule = replace(schedule, opens=None)
         if schedule.closes and self._count(schedule.closes.counter) >= schedule.closes.at:
             self.next = inf
@@ -158,7 +158,7 @@ class ScheduledTrigger(TriggerBase):
 
     def _compute_passed_multiple(self, every: Measure) -> int:
         """Return the multiple that the latest visit of the point was in."""
-        # The count of firings leaves the next one out itself.
+        # The count of firings itself leaves out the next one.
         ahead = self._point.ahead and every.counter != "firing"
         return every.multiple(self._count(every.counter) - ahead)
 

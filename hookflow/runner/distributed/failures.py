@@ -127,7 +127,7 @@ def choose_common_failure(ranks: RankLayout, mine: StopReason, *, lost: bool) ->
             claim = store.compare_set(FAILURE_KEY, "", claim.decode())
         until = time.monotonic() + REPORT_WAIT_SECONDS
         while lost and not store.check([FAILURE_KEY]) and time.monotonic() < until:
-            # To wait for a key prints a warning when it does not come.
+            # PyTorch's own wait for a key prints a warning when the key does not come.
             time.sleep(POLL_PERIOD_SECONDS)
         if not failed and store.check([FAILURE_KEY]):
             claim = store.get(FAILURE_KEY)
@@ -247,7 +247,7 @@ def exit_status(
         )
     killed = [rank for rank, code in failed.items() if code < 0 and -code not in END_SIGNALS]
     if killed:  # by END_SIGNALS a rank ends only where it is on its way out already
-        # The launcher kills later.
+        # The first of the killed ranks is the cause: the launcher kills the others later.
         rank = min(killed, key=lambda each: logs[each][-1]["t"] if logs[each] else 0.0)
         reason = f"rank {rank} was {run_dir.ended_by(failed[rank])}; the others were ended"
         return StopReason(reason, "failed", exit_code(failed[rank]), save=False)

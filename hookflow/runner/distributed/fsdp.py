@@ -141,7 +141,7 @@ class FSDPStrategy(SeveralRanksStrategy):
                 parameter.register_hook(partial(_check_gradient, name))
         states = [random_state(device)]
         dist.broadcast_object_list(states)
-        # What is built after the model draws the same numbers on every rank.
+        # From here on every rank draws the same random numbers for what is built after the model.
         set_random_state(states[0], device)
 
     def _shard_network(self, network: nn.Module) -> None:
@@ -170,9 +170,9 @@ class FSDPStrategy(SeveralRanksStrategy):
         policy = MixedPrecisionPolicy(
             param_dtype=half, reduce_dtype=torch.float32 if half else None
         )
-        # By default the outermost module stays gathered after its forward pass. Changes of a hook
-        # to its weights then is lost, and what it changes in their shards is not seen by the next
-        # forward pass.
+        # By default the outermost module stays gathered after its forward pass. A hook's changes to
+        # the gathered weights would be lost, and the next forward pass would not see changes to the
+        # shards.
         shard = partial(fully_shard, mesh=mesh, reshard_after_forward=True)
         if half:
             for norm in norms:
@@ -193,7 +193,7 @@ class FSDPStrategy(SeveralRanksStrategy):
             raise UserError(
                 Problem(message, place("distributed.replicas"), f"choose a divisor of {world}")
             )
-        # Since a disk may hang.
+        # The timeout is a day, since a disk may hang.
         patient: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(days=1)}
         self.host_group = dist.new_group(**patient)
         if copies == together == 1:

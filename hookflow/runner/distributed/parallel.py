@@ -355,7 +355,7 @@ def load_optimizer(
     if any(map(is_sharded, parameters)):
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         entries = dict(state["state"])
-        # A wrong count is reported below.
+        # The zip is not strict, since PyTorch reports a wrong count below.
         for number, parameter in zip(numbers, parameters, strict=False):
             if number in entries:
                 entries[number] = mapped(entries[number], partial(_convert_like, held=parameter))

@@ -114,7 +114,8 @@ class ClosureStepper:
             )
         if update.take_skip_request():
             raise _StepSkippedError
-        # The host waits: an optimizer with a closure leaves no step out by itself.
+        # The host waits for the device here: an optimizer with a closure cannot skip a step by
+        # itself.
         if bool(is_empty):
             update.empty_steps.left_out()
             raise _StepSkippedError

@@ -154,7 +154,7 @@ class RunContext:
         section = parts.section
         ranks = parts.ranks
         several = ranks.world > 1
-        # Ranks with the same share of a batch, one after another.
+        # So many consecutive ranks have the same share of a batch.
         together = ranks.world // parts.data_ranks.world
         state.batches_by_epoch = parts.batches_by_epoch
         state.accumulate_by_epoch = section.accumulate
@@ -275,7 +275,7 @@ class RunContext:
     ) -> None:
         if it is None:
             it = self.iteration(binding)
-            # Else hooks on the way out name the next.
+            # Without this, the hooks that fire on the way out would name the next iteration.
             self.state.iterating &= action != "raise" or it > self.state.iter
             error.add_note(self.state.place(it))
         if isinstance(error, UserError):

@@ -249,13 +249,13 @@ class StepGuard:
 
     def should_skip(self, names: tuple[str, ...], found_inf: Tensor) -> bool:
         """Return whether the host knows that the step of these optimizers is not taken."""
-        # A fused SGD whose very first step is left out would go on with whatever lay in memory as
-        # its momentum.
+        # An optimizer may skip a step by itself, but not its very first one: a fused SGD would go
+        # on with uninitialised memory as its momentum.
         if not self.waits and self._began.issuperset(names):
             self._counts.send(self._left_out, (self._state.iter + 1, names))
             return False
         refused = bool(found_inf)
-        # The host has waited already: so this is reported in the iteration itself, on any device.
+        # The host has waited already, so this is reported in the iteration itself, on any device.
         if refused:
             self._counts.send(self._left_out.cpu(), (self._state.iter + 1, names))
         else:

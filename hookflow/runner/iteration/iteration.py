@@ -83,7 +83,7 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
 
     def iterate(batches: Iterator[Any]) -> None:  # noqa: C901, PLR0912, PLR0915  # as above
         nonlocal checked
-        # Commands change them.
+        # A command may switch a hook, which changes these functions.
         before_iter, after_iter = point("before_train_iter"), point("after_train_iter")
         after_forward = point("after_forward")
         before_backward = point("before_backward")
@@ -120,7 +120,7 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
                         watch(loss, batch)
                     loss.backward()
             except Exception:
-                # Was the task's first answer right, and this one is not?.
+                # The check of the first outputs does not cover these, and they may be the cause.
                 check_outputs(outputs, task, "step", run)
                 raise
             backward = clock()

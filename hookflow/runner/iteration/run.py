@@ -320,7 +320,7 @@ class Run(_ReportBase, RunProtocol):
         place = self._origin()[1]
         self._log.scalar(name, number, event_of_stream(number), place)
         self._scalars.log(name, number)
-        # Not for the numbers that hooks log at on_log.
+        # Numbers that hooks log at on_log do not fire it again.
         if self._offers_log and place and not self._offered_at:
             self._offered_at = place
             try:
@@ -426,7 +426,7 @@ class Run(_ReportBase, RunProtocol):
     def add_param_group(
         self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any
     ) -> None:
-        # Raises where there is none.
+        # Either raises UserError where there is no such optimizer.
         wanted = self.optimizer if optimizer is None else self.optimizers[optimizer]
         name = next(name for name, each in self.optimizers.items() if each is wanted)
         self._update.add_param_group(params, name, settings)
@@ -514,7 +514,7 @@ class Run(_ReportBase, RunProtocol):
     def _without_autocast(self) -> Iterator[None]:
         with torch.autocast(self.device.type, enabled=False):
             yield
-        # It belongs to a graph that is gone, and holds the old weights.
+        # The cache belongs to a graph that is gone, and holds the old weights.
         torch.clear_autocast_cache()
 
     def _in_own_step(self, call: str) -> Any:
@@ -578,7 +578,7 @@ class RunCopy(_ReportBase):
         vars(self).update(facts)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Of the copy, where it is computed with.
+        # The offload itself sets the network of the copy, and the device on which it is computed.
         is_private = name.startswith("_") or name in ("network", "device")
         if not is_private:
             raise UserError(make_assignment_problem(name))

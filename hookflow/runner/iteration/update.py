@@ -225,7 +225,7 @@ class OptimizerUpdate:
             self.group.add(self._total_weight, names)
         if not is_zero(self._state.batch_weight):
             self._watch(loss, batch, names)
-        # All ranks share each backward pass.
+        # Several ranks share each backward pass, also where the batch of this one weighs nothing.
         if not is_zero(self._state.batch_weight) or self._strategy.several:
             self._compute_gradients(loss, names, weight)
         self._timeline.mark(BACKWARD)
@@ -331,7 +331,7 @@ class OptimizerUpdate:
         is_empty = self.finish_gradients(names)
         self._strategy.broadcast_buffers()
         if self._strategy.several:
-            # Here too they wait for one another, in a task that steps itself.
+            # In a task that steps itself, ranks wait for one another here, too.
             self._timeline.mark(BACKWARD)
         skips = self.take_skip_request()
         if is_empty is True and not skips:

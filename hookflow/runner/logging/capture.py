@@ -153,7 +153,7 @@ class TraceCapture:
                     events.append({**event, **track, **_make_span_times(first, last, zero)})
         events += self._background_events(zero, end)
         path.parent.mkdir(exist_ok=True)
-        # One by one, so that the training gets its turns in between.
+        # The events are encoded one by one, so that the training thread gets its turns in between.
         lines = ",\n".join(map(json.dumps, events))
         began = time.time() - time.perf_counter() + zero
         write_whole(

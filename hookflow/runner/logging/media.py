@@ -144,7 +144,7 @@ class MediaRecorder:
         self._rank = rank
         self._queue: SimpleQueue[MediaJob | None] = SimpleQueue()
         self._thread: Thread | None = None
-        # Each is counted by one thread alone, so that neither needs a lock.
+        # Each of these counts is changed by one thread alone, so none needs a lock.
         self._given = self._done = 0
         self._given_bytes = self._done_bytes = 0
         self._dropped = 0
@@ -213,7 +213,7 @@ class MediaRecorder:
                 if job.computed is not None:
                     job.computed.synchronize()
                 job.work()
-            # A full disk, a device that fails: the training has its own way to meet that.
+            # A full disk or a failed device does not end this thread: the training meets it itself.
             except Exception as error:
                 self._failed += 1
                 if self._failed == 1:

@@ -267,9 +267,9 @@ class EventRecorder:
                 "error", it, ep, {**about, "traceback": summary, "at": at, "causes": led}
             )
         )
-        # After the record: it may wait for a reader.
+        # The error is printed after it was recorded, since printing may wait for a reader.
         if (self._prints_failure and not diagnosed) or action != "raise":
-            # They all print to one place.
+            # All ranks print to one place, so each names itself.
             owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""
             print_error(f"{owner}{summary}".removesuffix("\n"))
             mark_printed(error)
@@ -349,12 +349,13 @@ class EventRecorder:
                 news = self._collect_news(frame)
                 try:
                     self._log.append([*self._iter_preface(news), *news])
-                # Only now, so that a writer never has what a killed run's log does not have.
+                # The listener comes after the log, so that writers have nothing that the log of a
+                # killed run lacks.
                 finally:
                     if self.listener is not None:
                         self.listener([mask_record(record) for record in news])
                 self._lost = 0
-            # A full disk, a broken device: no reason to end the training, or this thread.
+            # A full disk or a broken device is no reason to end the training, or this thread.
             except Exception as error:
                 if not self._lost:
                     print_error(f"hookflow: the event log cannot be written: {error}")
@@ -374,7 +375,8 @@ class EventRecorder:
         frame = []
         if framed and self._timing and self._progress:
             frame = [self._frame(self._timing, self._progress)]
-        # Before the numbers are taken: those that came before an event are then among them.
+        # The queue is measured before the numbers are taken, so that numbers from before an event
+        # are among them.
         came = len(self._queue)
         rows, unread = self._read_scalars()
         dated = [(row.t, row) for row in rows] + [
@@ -383,7 +385,8 @@ class EventRecorder:
         return [*_pack_rows(item for _, item in sorted(dated, key=itemgetter(0))), *frame]
 
     def _frame(self, timing: TimingAggregator, run: RunState) -> Frame:
-        # first: the training goes on meanwhile, and no iteration is older than its stage.
+        # The stage is read first: the training goes on meanwhile, and no iteration is older than
+        # its stage.
         stage = run.stage
         timing.update()
         for capture in [each for each in self._captures if each.is_whole or self._closing.is_set()]:

@@ -273,7 +273,7 @@ class TimingAggregator:
         apart = list[Array]()
         device = self.device
         sampled = device.closed if device else 0
-        # first: a span that belongs to one of them has been put before it.
+        # Marks are taken first: a span that belongs to one of them was put before it.
         marks = self.timeline.rows.take()
         spans = [NO_SPANS]
         for bindings, rows in self.points:
@@ -512,8 +512,8 @@ class DeviceTimingAggregator:
         )
         self._iters += 1
         self._ns += round(float(device[-1]) * 1e9)
-        # the device had nothing left to do but what was being launched, and took as long for it as
-        # the host
+        # A gap is bound by launches where the device had nothing left to do but what was being
+        # launched, and took as long for it as the host.
         alike = np.abs(gaps - np.diff(host)) <= LAUNCH_BOUND_TOLERANCE * np.diff(host)
         self._launch_bound += round(
             float(gaps[alike & [idle for _, _, idle in sample[1:]]].sum()) * 1e9

@@ -204,7 +204,7 @@ class LossDiagnosis:
         buffers and random generators are as before afterwards.
         """
         dispatcher = self.engine.dispatcher
-        # A compiled module does not call new hooks.
+        # A compiled module does not call hooks that are registered later.
         eager = torch.compiler.set_stance("force_eager")
         before = self.state.stage, dispatcher.run
         self.state.stage = stage

@@ -235,7 +235,7 @@ class SafePoint:
                 commands, written, over = self.consensus.broadcast_object(self._next_commands())
                 saves = [control.execute(command) for command in commands]
                 changes = any(command["cmd"] in CHANGING_COMMANDS for command in commands)
-                # A hook may be switched off on one rank alone.
+                # A hook may be switched off on one rank alone, where a command about it may be refused.
                 if commands and self.consensus.any_rank(any(saves)):
                     self.requests.save(["last"])
                     self.checkpoints.save()
@@ -382,7 +382,7 @@ class TrainingLoop:
         self.checkpoints.begin()
         self.update.check_parameters()
         if self.sanity and self.sets:
-            # Hooks inside the network do not fire.
+            # In the stage "start", hooks inside the network do not fire.
             with self.state.during("start"), self.timeline.excluded():
                 run_sanity_check(self.context, self.update)
 

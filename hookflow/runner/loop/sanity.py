@@ -116,7 +116,7 @@ def _copy_parts(parts: RunComponents) -> Any:
         for value in getattr(parts.task, "__dict__", {}).values()
         if isinstance(value, nn.Module)
     ]
-    # A metric has no parameters.
+    # A metric has no parameters, and is copied with the task.
     networks = [model for model in own if next(model.parameters(), None) is not None]
     return copy.deepcopy(
         parts.task, {id(model): model for model in (parts.model, *parts.models.values(), *networks)}
@@ -146,7 +146,7 @@ def _same_place(source: Any) -> Iterator[None]:
                 copied = (
                     copy.deepcopy(value) if isinstance(value, GENERATOR_TYPES) else copy.copy(value)
                 )
-                # Not the items of a list: they may be millions.
+                # The items of a list are not copied, since they may be millions.
                 undo.append(partial(setattr, owner, name, copied))
     if hasattr(source, "load_state_dict"):
         undo.append(partial(source.load_state_dict, source.state_dict()))

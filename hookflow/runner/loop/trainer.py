@@ -296,7 +296,7 @@ class Trainer:
         parts = self._parts
         engine = self.engine
         self._compile_models()
-        # All of it, whatever raises: others may train the network after this.
+        # All of this is undone, whatever raises: others may train the network after this run.
         with ExitStack() as undoing:
             undoing.callback(engine.dispatcher.here.leave)
             if engine.offloaded:
@@ -322,7 +322,7 @@ class Trainer:
                 raise
             else:
                 engine.settle()
-                # Who calls the network from here on does not wake the hooks inside it.
+                # In the stage "end", calls of the network fire no hooks inside it.
                 self.state.stage = "end"
                 try:
                     engine.fire("after_run")
@@ -355,7 +355,7 @@ class Trainer:
             frozen = []
             if model.training:
                 frozen = [module for module in model.modules() if not module.training]
-            # Its own train() may keep parts in evaluation, as those of MMDetection do.
+            # The model's own train() may keep parts in evaluation, as those of MMDetection do.
             model.train()
             for module in frozen:
                 module.training = False
@@ -411,7 +411,7 @@ class Trainer:
         strategy = self._parts.strategy
         device = self._parts.device
         if strategy.host_mesh is not None and strategy.mesh is None:
-            # Tensor parallel: it is loaded in full, and each rank keeps its shards of it.
+            # Tensor parallelism loads the state in full on the CPU, and each rank keeps its shards.
             device = torch.device("cpu")
         return with_frozen_parameters(
             self._store.take(path, device, strategy.mesh), self._parts.models

@@ -203,7 +203,7 @@ def param_groups(
     result: list[dict[str, Any]] = []
     problems = []
     for k, group in enumerate(groups):
-        # By the parameter, not the name: tied weights have several.
+        # Parameters are compared, and not their names: tied weights have several names.
         used: dict[nn.Parameter, None] = {}
         for pattern in group.patterns:
             chosen = [left[name] for name in select_names(pattern, model, left)]
@@ -321,7 +321,7 @@ class TrainedParameters:
         except (TypeError, ValueError) as error:
             raise UserError(Problem(f"run.add_param_group: {error}")) from error
         self._extended.add(optimizer)
-        # Else the run sets all of them once `before_run` has fired.
+        # Groups without "initial_lr" get it from the run once `before_run` has fired.
         if "initial_lr" in to.param_groups[0]:
             rate = to.param_groups[-1]["lr"]
             to.param_groups[-1].setdefault(

@@ -96,7 +96,7 @@ def prepare(
         "argv": sys.argv,
         "created": time.time(),
     }
-    # Until the training signs, the run lives as long as this process.
+    # Until the training process signs, the run counts as alive as long as this process lives.
     facts["starter"] = process_identity(os.getpid())
     if loaded.weights:
         facts["weights"] = weights_facts(loaded.weights)
@@ -116,7 +116,7 @@ def commit_resume(run_dir: RunDir) -> None:
     proposed = run_dir.proposed
     if proposed.plan.exists() and proposed.plan.read_bytes() != run_dir.plan.read_bytes():
         run_dir.keep_plan()
-    # A process that was killed here may have come half the way.
+    # A process that was killed here may have moved the first file and not the second.
     for path in (proposed.plan, proposed.pipeline):
         with suppress(FileNotFoundError):
             path.replace(run_dir.path / path.name)

@@ -89,7 +89,7 @@ def _is_written(file: Any) -> bool:
         return True
     try:
         mode = os.fstat(number).st_mode
-    # The number was closed, as all are where a process is detached from its parent's files.
+    # The descriptor was closed, as all are where a process is detached from its parent's files.
     except OSError:
         return False
     return stat.S_ISREG(mode)

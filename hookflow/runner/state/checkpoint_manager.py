@@ -463,7 +463,7 @@ class CheckpointManager:
             for key, weights in of_models.items():
                 present = {name: value for name, value in weights.items() if name in state[key]}
                 training[optimizer][key] = {name: state[key][name] for name in present}
-                # With the versions that it carries beside its entries.
+                # `copy.copy` keeps the versions that a state_dict carries beside its entries.
                 state[key] = copy.copy(state[key])
                 state[key].update(present)
         state["training_weights"] = training

@@ -250,7 +250,7 @@ class ForkAdapter:
                     f" ({_names(saved)})",
                     "warn",
                 )
-            # A stream goes on with its next example, whatever the batches.
+            # A stream goes on with its next example, whatever the batches are in the fork.
             if "next" in saved and split == "train":
                 epoch = state["position"]["epoch"]
                 place = [epoch, done]
@@ -293,7 +293,7 @@ class ForkAdapter:
             taken[name] = batches
             if name in saved["sets"]:
                 states[name] = saved["sets"][name]
-                # A stream goes on with its next example, whatever the batches.
+                # A stream goes on with its next example, whatever the batches are in the fork.
                 if "next" in states[name]:
                     states[name] = {**states[name], "next": [*divmod(batches, len(source))]}
         return {"train": {"epoch": epoch, "steps": done, "taken": taken, "sets": states}}

@@ -173,7 +173,7 @@ def host_memory(like: Tensor) -> Tensor:
     )
     if like.is_cuda and like.nbytes >= LARGE_COPY_BYTES:
         cudart = torch.cuda.cudart()
-        # It is locked another way, then.
+        # CUDA has refused to lock this memory, so PyTorch's allocator locks some.
         if int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):
             _clear_cuda_error(like.device)
             return torch.empty_like(like, device="cpu", pin_memory=True)
@@ -185,7 +185,7 @@ def _clear_cuda_error(device: torch.device) -> None:
     """Clear the error that a failed call of the CUDA runtime has left:
     the next kernel would be blamed for it.
     """
-    # That error: PyTorch looks at it, and so clears it, after each kernel.
+    # PyTorch looks at the error after each kernel, which raises it here and clears it.
     with suppress(RuntimeError):
         torch.zeros(1, device=device)
 

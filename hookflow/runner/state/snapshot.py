@@ -49,7 +49,7 @@ class RunSnapshot:
         With `validation_due` a run that is resumed from it begins with a validation on these sets
         of data.
         """
-        # Offloaded hooks have a state, and numbers of this iteration to log.
+        # Offloaded hooks are waited for: they have a state, and numbers of this iteration to log.
         self.context.engine.settle()
         state = self.registry.capture()
         if validation_due:
@@ -182,7 +182,7 @@ def _with_training_weights(state: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(state)
     for by_model in state.get("training_weights", {}).values():
         for entry, weights in by_model.items():
-            # With the versions that it carries beside its entries.
+            # `copy` keeps the versions that a state_dict carries beside its entries.
             result[entry] = copy(result[entry])
             result[entry].update(weights)
     return result
