@@ -235,7 +235,7 @@ class SafePoint:
                 commands, written, over = self.consensus.broadcast_object(self._next_commands())
                 saves = [control.execute(command) for command in commands]
                 changes = any(command["cmd"] in CHANGING_COMMANDS for command in commands)
-                # A hook may be switched off on one rank alone, where a command about it may be refused.
+                # A hook may be switched off on one rank alone, which refuses commands about it.
                 if commands and self.consensus.any_rank(any(saves)):
                     self.requests.save(["last"])
                     self.checkpoints.save()
