@@ -279,7 +279,7 @@ def _target(
         name = _name_for(use, {*pipeline.hooks, HOOK_NAMES[RerunEnd], *added})
         added[name] = Override(f"hooks.{name}={_use(use)}", Where(f"--with {use}"))
     confinement = _make_confinement(loaded, base, without)
-    # a hook may log a number one iteration late
+    # A hook may log a number one iteration late.
     overrides = (
         override(RerunEnd, at=end + 1),
         *_list_unthrottling_overrides(pipeline),

@@ -104,7 +104,7 @@ class HookTable:
         """The values of the class; once the arguments are known to be sound, those with them."""
         self.methods = self.inspection.methods
         self._report(self.inspection.issues, self.where)
-        # By each argument that the class names but does not take, `lacks` has the words for where.
+        # By argument that the class names but does not take: the words for where it names it.
         self.lacks: dict[str, str] = {}
         self.reads = self._read_slots("reads")
         self.writes = self._read_slots("writes")

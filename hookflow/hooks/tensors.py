@@ -333,7 +333,7 @@ class RankMeans:
         """
         import torch
 
-        # a resume loads sums into the host's memory
+        # A resume loads sums into the host's memory.
         totals = {name: on_device(total, run.device) for name, (total, _) in sums.items()}
         weights = {name: on_device(weight, run.device) for name, (_, weight) in sums.items()}
         if run.world == 1:

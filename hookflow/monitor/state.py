@@ -104,7 +104,7 @@ class RunState:
         self.histories = CallHistories()
         self.checkpoints: list[records.Checkpoint] = []  # the last 1,000
         self.traces: list[records.Trace] = []
-        # These are the commands that have changed the training up to its present iteration.
+        # The commands that have changed the training, up to its present iteration.
         self.changes: list[records.Acknowledged] = []
         # By hook that skips firings: the record that says since when.
         self.throttled: dict[str, records.Throttle] = {}
@@ -116,8 +116,8 @@ class RunState:
         self._prepared: list[Entry] = []
         self.gallery = MediaGallery()
         self.frames = 0
-        # This counts the records that have changed something. Frames of a pause in which nothing
-        # happens have not.
+        # The number of records that have changed something: a frame of a pause in which nothing
+        # happens has not.
         self.news = 0
         self.unreadable = 0  # lines of the logs that were no records
         self.complaint = ""  # where one of them is, and why

@@ -142,7 +142,8 @@ class Terminal(App[DashboardResult]):
             loop.add_signal_handler(signal.SIGCONT, self._go_on)
             stop = getattr(self._driver, "_sigtstp_application", None)
             if stop is not None:
-                # From the loop: a handler might wait for a lock that a paint holds.
+                # The event loop calls this, since a signal handler might wait for a lock that a
+                # paint holds.
                 loop.add_signal_handler(signal.SIGTSTP, self.stop_and_continue, stop)
 
     def use_theme(self, name: ThemeName) -> None:

@@ -62,11 +62,11 @@ class Gaussians(nn.Module):
         angle = self.rotation[:, 0]
         cos = angle.cos()
         sin = angle.sin()
-        # the inverse of the covariance matrix
+        # These are the entries of the inverse of the covariance matrix.
         xx = cos * cos * first + sin * sin * second
         xy = cos * sin * (first - second)
         yy = sin * sin * first + cos * cos * second
-        # that matrix times the position
+        # These are that matrix times the position.
         mean_x, mean_y = self.position.unbind(1)
         linear_x = xx * mean_x + xy * mean_y
         linear_y = xy * mean_x + yy * mean_y

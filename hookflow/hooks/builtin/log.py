@@ -239,7 +239,7 @@ def read_git_state(folder: Path) -> dict[str, Any] | None:
         return None
     commit = ask_git_for_text(folder, "rev-parse", "HEAD")
     branch = ask_git_for_text(folder, "rev-parse", "--abbrev-ref", "HEAD")
-    # what is untracked is listed, whatever the user's settings say
+    # Untracked files are listed, whatever the user's settings say.
     changes = ask_git_for_text(folder, "status", "--porcelain", "--untracked-files=normal") or ""
     return {
         "commit": commit,

@@ -374,7 +374,8 @@ class TrainingAttempt:
         )
         self._recorder.held = False
         start_writers()
-        # in a thread, since a signal may raise in this one: the log says that the attempt began
+        # The log says that the attempt began. A thread writes it, since a signal may raise in this
+        # one.
         thread = Thread(target=partial(self._recorder.flush, frame=False), daemon=True)
         thread.start()
         thread.join()

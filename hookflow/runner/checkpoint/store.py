@@ -297,7 +297,7 @@ class CheckpointStore:
         }
         for name in now.keys() - then.keys():
             (self.folder / name).unlink()
-        # a manifest may say anything, also the name of a folder
+        # A manifest may hold any name, also that of a folder.
         free = {name for name in then if name in now or not (self.folder / name).exists()}
         self._link({name: then[name] for name in free if now.get(name) != self.folder / then[name]})
         every = self.all()

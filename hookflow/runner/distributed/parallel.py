@@ -385,7 +385,7 @@ def full_state(
         first, *rest = consensus.all_gather_object(digests)
         shared = {name for name in first if all(other.get(name) == first[name] for other in rest)}
         own[key] = {name: item for name, item in state[key].items() if name not in shared}
-    # a GPU's tensor that is pickled would come out on that GPU on every other rank
+    # A pickled tensor of a GPU would be loaded on that same GPU on every other rank.
     sent = mapped(
         without_contents(own),
         lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) and not leaf.is_meta else leaf,

@@ -160,7 +160,7 @@ class SignalCollector:
         for number in END_SIGNALS:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # started here, since a handler must not start a thread: that takes locks
+        # The thread is started here, since starting one takes locks, which a handler must not.
         threading.Thread(target=self._watch_imports, name="hookflow-imports", daemon=True).start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
 

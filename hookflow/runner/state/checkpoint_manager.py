@@ -516,7 +516,7 @@ class CheckpointManager:
         """
         self._log.flush(frame=False)  # the log must have what the checkpoint has
         try:
-            # and on the disk, before the checkpoint is
+            # The records are on the disk before the checkpoint is.
             size, self._flushed = sync_run(RunDir(self._context.folder), self._flushed)
             saving.facts = {**saving.facts, "log": size, "ms": round(saving.ms, 3)}
             weight = weight or next(self.snapshot.nonfinite_weights(saving.state), None)

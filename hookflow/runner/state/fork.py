@@ -405,7 +405,7 @@ class ForkAdapter:
                     f"the optimizer is another: the state of {then.use} is dropped ({lost})", "warn"
                 )
 
-        # parameters as they were numbered in the checkpoint, and as they are numbered now
+        # These are the parameters as the checkpoint numbers them, and as they are numbered now.
         flat_then = [parameter for group in groups for parameter in group]
         flat_now = list_group_entries(optimizer.param_groups)
         numbers_then = list_group_entries(saved_groups)
