@@ -141,7 +141,7 @@ class RunState:
         self.end: records.End | None = None
         # A resume that was refused has left the run as it was.
         self.refused: records.Refused | None = None
-        # After a mistake of the user's that ended the attempt before it began, there is nothing to
+        # True where a mistake of the user's ended the attempt before it began: there is nothing to
         # show.
         self.failed_to_start = False
         self.stage = "start"
@@ -152,8 +152,7 @@ class RunState:
         self.works: dict[tuple[str, str], records.Progress] = {}
         self._warned: set[str] = set()  # scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
-        # This is true while an epoch is over, with or without its validation, and the next has not
-        # begun.
+        # True while an epoch is over, with or without its validation, and the next has not begun.
         self._between = False
         self.active = 0.0  # seconds of training, validation and saving
         self.staged = 0.0  # those before the present stage
