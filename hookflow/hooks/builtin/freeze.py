@@ -1,5 +1,6 @@
-"""Parameters that stay as they are: frozen for a part of the run (`freeze`),
-or pruned by magnitude (`prune`).
+"""Parameters that stay as they are.
+
+They are frozen for a part of the run (`freeze`), or pruned by magnitude (`prune`).
 """
 
 from __future__ import annotations
@@ -144,8 +145,9 @@ class Freeze(Hook):
 def frozen_parameters(
     parameters: Mapping[str, nn.Parameter], globs: Sequence[str]
 ) -> dict[str, nn.Parameter]:
-    """Return the parameters that globs pick. Raises UserError when a glob picks none, or all of
-    them are picked.
+    """Return the parameters that globs pick.
+
+    Raises UserError when a glob picks none, or all of them are picked.
     """
     require_matches(globs, parameters, "parameter that trains")
     result = matching(parameters, globs)
@@ -288,8 +290,9 @@ class Prune(Hook):
         return self.amount * (1 - left**3)
 
     def choose(self, amount: float) -> dict[str, Tensor]:
-        """Return masks, false at the weights of smallest magnitude: zeros come first,
-        so what is pruned stays so.
+        """Return masks that are false at the weights of smallest magnitude.
+
+        Zeros come first, so what is pruned stays so.
         """
         import torch
         from torch.nn.utils.prune import L1Unstructured

@@ -1,6 +1,4 @@
-"""Hooks that record the training: its scalars, learning rates, environment,
-throughput and profile.
-"""
+"""Hooks that record the training: scalars, learning rates, environment, throughput, profile."""
 
 import json
 import os
@@ -73,8 +71,9 @@ class Log(Hook):
             self.epoch = EpochSums()
         self.iteration_means, self.epoch_means = RankMeans(), RankMeans()
         self.has_sets: bool | None = None
-        """Whether the batches of the training are of several sets;
-        None before the first iteration.
+        """Whether the batches of the training are of several sets.
+
+        It is None before the first iteration.
         """
         self.newest: dict[str, tuple[Any, Weight]] = {}
         """The newest value of each name since the last firing, and its weight."""
@@ -129,9 +128,7 @@ class Log(Hook):
                 run.log(f"{name}_epoch", value)
 
     def _compute_means(self, run: Run) -> Mapping[str, Any]:
-        """Return the number to log of each name that an iteration
-        has given since the last firing.
-        """
+        """Return the number to log of each name that iterations gave since the last firing."""
         if self.latest:
             return self.iteration_means.over_ranks(run, self.latest.sums(self.newest))
         if run.world == 1:
@@ -228,8 +225,9 @@ def _describe_repository(repository: dict[str, Any] | None) -> str:
 
 
 def read_git_state(folder: Path) -> dict[str, Any] | None:
-    """Return the `commit` and `branch` of a folder's repository, and what is `dirty`; None where
-    there is none.
+    """Return the `commit` and `branch` of a folder's repository, and what is `dirty`.
+
+    It is None where there is none.
 
     Raises:
         GitError: There may be a repository, but git cannot say: it is not installed, it refuses the
@@ -249,8 +247,9 @@ def read_git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def list_packages() -> dict[str, str]:
-    """Return the versions of the installed packages. Parsing their whole metadata would take seven
-    times as long.
+    """Return the versions of the installed packages.
+
+    Parsing their whole metadata would take seven times as long.
     """
     from importlib.metadata import distributions
 
@@ -268,9 +267,7 @@ def list_packages() -> dict[str, str]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the versions of Python, torch and CUDA, the system, its processors,
-    and the GPUs that torch sees.
-    """
+    """Return the versions of Python, torch and CUDA, the system, its processors, and the GPUs."""
     import torch
 
     return {
