@@ -45,8 +45,9 @@ def is_mixed(source: Any) -> bool:
 
 
 def iter_sources(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the sources by name; in the place of several training sets each of them,
-    as "train.photos".
+    """Yield the sources by name.
+
+    In the place of several training sets it is each of them, as "train.photos".
     """
     for split, source in data.items():
         whole = _without_limit(source)

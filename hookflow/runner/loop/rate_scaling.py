@@ -1,5 +1,6 @@
-"""Learning rates that follow the examples of an optimizer step,
-where these change from one epoch to the next.
+"""Learning rates that follow the examples of an optimizer step.
+
+These examples may change from one epoch to the next.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,9 +34,7 @@ class RateScaling:
     say: Callable[..., None]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Scale the rates where the epoch that begins has steps of
-        other sizes than the one before.
-        """
+        """Scale the rates where the new epoch has steps of other sizes than the one before."""
         now = self.examples.at(epoch)
         before = self.examples.at(max(epoch - 1, 0))
         is_scaled = False
