@@ -1,5 +1,6 @@
-"""The `hookflow` command. The module of a command is imported when it is called, and its
-dependencies with it.
+"""The `hookflow` command.
+
+The module of a command, and its dependencies, are imported when it is called.
 """
 
 import errno
@@ -24,8 +25,9 @@ from hookflow.version import __version__
 
 
 def _key_of_run(error: Any) -> str:
-    """Return how to set the key of [run] that an unknown option is called by,
-    where the command takes `--set`.
+    """Return how to set the key of [run] that an unknown option is named like.
+
+    The command must take `--set`.
     """
     if not hasattr(error, "possibilities") or not any(
         "--set" in param.opts for param in error.ctx.command.params
@@ -80,8 +82,9 @@ COMMANDS_BY_PANEL = {
     "The graph of a pipeline": ("check.check", "graph.graph", "why.why", "explain.explain"),
     "Runs": RUN_COMMANDS,
 }
-"""Modules and functions of the commands, by the panel of `--help`;
-a command is called as its function is.
+"""Modules and functions of the commands, by the panel of `--help`.
+
+A command has the name of its function.
 """
 
 
@@ -195,8 +198,9 @@ broken.
 
 
 def main() -> None:
-    """Run the command line. A user's mistake is printed as such and exits with 2, without a
-    traceback.
+    """Run the command line.
+
+    A user's mistake is printed as such and exits with 2, without a traceback.
     """
     _open_closed_streams()
     # The objects that imports make stay: searching them for garbage takes a tenth of the start.

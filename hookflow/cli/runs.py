@@ -1,5 +1,6 @@
-"""The commands runs, tag and rm: the runs there are, notes about them,
-and those that are no longer wanted.
+"""The commands runs, tag and rm.
+
+They list runs, write notes about them, and delete those that are no longer wanted.
 """
 
 from __future__ import annotations
@@ -233,8 +234,9 @@ def _order_rows(parts: Sequence[RunGroup], tree: bool) -> list[tuple[int, Row]]:
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The keys of a table; `spare` are those that give way on a narrow terminal,
-    the last one first.
+    """The keys of a table.
+
+    `spare` are those that give way on a narrow terminal, the last one first.
     """
 
     keys: Sequence[str]
@@ -316,8 +318,9 @@ def _keys_that_fit(
 
 
 def _format_aggregates(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield how many runs there are, and of the best and the last of each metric the
-    mean and the sample deviation.
+    """Yield how many runs there are, and statistics of each metric.
+
+    These are the mean and the sample deviation of its best and its last.
     """
     from hookflow.monitor.aggregate import MetricAggregate
 
@@ -364,8 +367,9 @@ def tag(
 def _change_notes(
     run: RunDir, added: Sequence[str], removed: Sequence[str], note: str | None
 ) -> None:
-    """Add and remove tags, and replace the note unless it is None. Raises UserError for a tag that
-    is not there.
+    """Add and remove tags, and replace the note unless it is None.
+
+    Raises UserError for a tag that is not there.
     """
     from hookflow.errors import nearest_or_all
 

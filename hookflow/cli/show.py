@@ -264,8 +264,9 @@ def _list_trouble_facts(facts: RunFacts, kind: Kind) -> Iterator[Fact]:
 
 
 def _format_iterations(trouble: RepeatedEntry) -> str:
-    """Return the iterations of a warning or an error;
-    of one outside the training the time of day.
+    """Return the iterations of a warning or an error.
+
+    For one outside the training it is the time of day.
     """
     first = trouble.first.it
     if first is None:
@@ -290,8 +291,9 @@ def _format_trouble(facts: RunFacts, entry: Entry) -> str:
 
 
 def _list_logged_rows(facts: RunFacts) -> list[Row]:
-    """Return the images, texts and histograms by name, with the newest of each;
-    the first row has the headings.
+    """Return the images, texts and histograms by name, with the newest of each.
+
+    The first row has the headings.
     """
     from hookflow.monitor.journal import describe_extent
 

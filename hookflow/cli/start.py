@@ -1,5 +1,6 @@
-"""The entry of the command. `watch` shows a line at once, before anything that takes long is
-imported.
+"""The entry of the command.
+
+`watch` shows a line at once, before anything that takes long is imported.
 """
 
 import os
@@ -34,8 +35,9 @@ def _is_watch_command() -> bool:
 
 @contextmanager
 def _first_line() -> Iterator[None]:
-    """Show a line meanwhile, and remove it; its cursor stays at its start,
-    so that what follows is written over it.
+    """Show a line meanwhile, and remove it.
+
+    The cursor stays at its start, so that what follows is written over it.
     """
     text = FIRST_LINE
     encoding = sys.stderr.encoding or "ascii"

@@ -29,8 +29,9 @@ UNREADABLE_PLAN = Plan("unreadable", (), (), ())
 
 
 def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
-    """Return the plan of an attempt at the run, counted from 1, or of the latest;
-    None while it is not written.
+    """Return the plan of an attempt at the run, counted from 1, or of the latest.
+
+    It is None while it is not written.
     """
     if attempt is None:
         path = run.plan
@@ -92,8 +93,9 @@ class LogFollower:
             reader.complaint = position.complaint
 
     def moved(self) -> RunDir | None:
-        """Return the run where its directory was moved to; None if it was not,
-        or the system does not say.
+        """Return the run where its directory was moved to.
+
+        It is None if it was not moved, or the system does not say.
         """
         if self._folder is None or self._run.path.exists():
             return None
@@ -104,8 +106,9 @@ class LogFollower:
         return None
 
     def poll(self, budget: float = 0.05) -> bool:
-        """Fold what is new, for about `budget` seconds;
-        return whether there may be more than that.
+        """Fold what is new, for about `budget` seconds.
+
+        Returns whether there may be more than that.
         """
         until = time.monotonic() + budget
         return any(time.monotonic() > until for _ in self.records())
@@ -211,8 +214,9 @@ def show_records(
     child_exit: Callable[[], int | None] | None = None,
     look: Callable[[bool], None] = lambda over: None,
 ) -> int:
-    """Give every record of rank 0 to `tell`, once it is folded, until the run is over; return the
-    exit code.
+    """Give every record of rank 0 to `tell`, once it is folded, until the run is over.
+
+    Returns the exit code.
 
     `look` is called before each look at the log; its argument is true at the last one.
     """

@@ -87,13 +87,14 @@ Others are its metrics, best.METRIC, last.METRIC, its scalars, and the keys of i
 
 @dataclass(slots=True)
 class Row:
-    """A run in a list: its path below the folder of runs, its values by key, and those of its
-    pipeline in `config`.
+    """A run in a list.
 
-    A value is what JSON knows, None where there is none. `config_json` is `config` as text, a line
-    of JSON for each key (`"run.seed":0`) after an empty one: to read all of 10,000 takes a while,
-    to find a line in each does not. `curve_json` is `curve` as JSON. `refused` are logs that cannot
-    be read, in words. A row that is `final` holds until the files of the run change.
+    It has its path below the folder of runs, its values by key, and those of its pipeline in
+    `config`. A value is what JSON knows, None where there is none. `config_json` is `config` as
+    text, a line of JSON for each key (`"run.seed":0`) after an empty one: to read all of 10,000
+    takes a while, to find a line in each does not. `curve_json` is `curve` as JSON. `refused` are
+    logs that cannot be read, in words. A row that is `final` holds until the files of the run
+    change.
     """
 
     root: Path
@@ -147,8 +148,9 @@ def _begin(key: str) -> str:
 
 
 def read_stated_values(rows: Sequence[Row], key: str) -> list[Any]:
-    """Return the value of a key of their pipelines for each of these rows: quickly,
-    as there may be 10,000.
+    """Return the value of a key of their pipelines for each of these rows.
+
+    This is quick, as there may be 10,000 rows.
     """
     begin = _begin(key)
     size = len(begin)
@@ -216,16 +218,18 @@ class Index:
         return sorted(self._rows.values(), key=_make_begin_key, reverse=True)
 
     def _find_runs(self, known: Iterable[str], unreadable: list[str]) -> list[str]:
-        """Return the paths of all runs below the folder;
-        what cannot be read is added to `unreadable`.
+        """Return the paths of all runs below the folder.
+
+        What cannot be read is added to `unreadable`.
         """
         known_paths = {f"{self._folder}/{path}" for path in known}
         prefix = len(self._folder) + 1
         return [path[prefix:] for path in run_paths(self.root, unreadable.append, known_paths)]
 
     def _signature(self, path: str, row: Row | None) -> str:
-        """Return what changes with the files of a run: the times of its folder and its log, and
-        sizes of logs.
+        """Return what changes with the files of a run.
+
+        It has the times of its folder and its log, and sizes of logs.
 
         The time of the folder is enough for a run that has ended: a process that resumes it
         replaces a file there.
@@ -362,10 +366,9 @@ def _sample(values: Sequence[float]) -> Sequence[float]:
 
 
 def find_remaining_forks(runs: Sequence[RunDir]) -> dict[str, list[str]]:
-    """Return, for runs that are to be deleted, the forks that would stay, by ids; forks are in the
-    same folder of runs.
+    """Return, for runs that are to be deleted, the forks that would stay, by ids.
 
-    A run without such forks is left out.
+    Forks are in the same folder of runs. A run without such forks is left out.
     """
     ids = {run.id for run in runs}
     folders = {run.path.parent.parent for run in runs}
@@ -402,8 +405,9 @@ def _json(value: Any) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """Say whether SQLite can hold a text: a name of a file may be any bytes,
-    and JSON may have half a character.
+    """Say whether SQLite can hold a text.
+
+    A file's name may be any bytes, and JSON may have half a character.
     """
     try:
         text.encode()
@@ -453,8 +457,9 @@ def _make_begin_key(row: Row) -> tuple[str, float, str]:
 
 
 def _values(run: RunDir, summary: "RunSummary", metric: str) -> dict[str, Any]:
-    """Return everything that a run can be filtered by, sorted by or shown with;
-    None where it has no value.
+    """Return everything that a run can be filtered by, sorted by or shown with.
+
+    It is None where the run has no value.
     """
     state = summary.state
     facts = run.describe()
@@ -545,8 +550,9 @@ def _config(run: RunDir) -> dict[str, Any]:
 
 
 def _commit(run: RunDir) -> str | None:
-    """Return the git commit in short, "dirty" if files differ from it,
-    as the hook `env_info` has written it.
+    """Return the git commit in short, as the hook `env_info` has written it.
+
+    It has "dirty" if files differ from the commit.
     """
     with suppress(OSError, ValueError, KeyError, TypeError):
         git = read_object(read_regular(run.path / "environment.json"))["git"]

@@ -18,8 +18,9 @@ class StallWatch:
         self._next_report = 0.0  # the seconds of a stall at which it is reported again
 
     def look(self, clock: float) -> tuple[str, str] | None:
-        """Return the condition and a sentence at this moment (seconds since 1970),
-        when they are to be printed.
+        """Return the condition and a sentence at this moment, when they are to be printed.
+
+        The moment is in seconds since 1970.
         """
         state = self._live.state
         life = self._run.life()

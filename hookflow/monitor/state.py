@@ -50,8 +50,9 @@ IDLE_STAGES = ("start", "paused", "end")
 
 @dataclass(slots=True)
 class Request:
-    """A command of a user with its arguments; `answer` is the run's acknowledgement,
-    None while it is awaited.
+    """A command of a user with its arguments.
+
+    `answer` is the run's acknowledgement, or None while it is awaited.
     """
 
     cmd: str
@@ -67,8 +68,9 @@ class Request:
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt at the run: from `begin` to `it`, counted in iterations, and from `began` to
-    `until`, in seconds.
+    """One attempt at the run.
+
+    It goes from `begin` to `it`, counted in iterations, and from `began` to `until`, in seconds.
 
     `prepared` has the messages from before it began, such as the changes since its checkpoint.
     `ended` has the end in words; it is empty while the attempt goes on, and where it left no end
@@ -93,8 +95,9 @@ def is_still(record: records.Record) -> bool:
 
 
 class RunState:
-    """Everything that the screens show of a run, folded from its records;
-    the values are of rank 0, except `ranks`.
+    """Everything that the screens show of a run, folded from its records.
+
+    The values are of rank 0, except `ranks`.
     """
 
     def __init__(self) -> None:
@@ -159,7 +162,8 @@ class RunState:
         self._frame_t = 0.0
 
     def apply(self, record: records.Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
-        """Take the next record of a rank's event log, as `read_record` returns it;
+        """Take the next record of a rank's event log, as `read_record` returns it.
+
         `plan` names its bindings.
         """
         if self.stage != "paused" or not is_still(record):
@@ -206,11 +210,11 @@ class RunState:
         self.journal.add(self.now, "warn", "monitor", text, own=True)
 
     def _advance(self, record: records.Record) -> None:
-        """Go on to the time of a record; where the clock was set back, so far back, as if no time
-        had passed.
+        """Go on to the time of a record.
 
-        Frames tell that: one thread writes them in turn, while an image, say, may be written long
-        after it was logged.
+        Where the clock was set back, times move back so far, as if no time had passed. Frames tell
+        that: one thread writes them in turn, while an image, say, may be written long after it was
+        logged.
         """
         t = record["t"]
         if record["k"] == "frame" and t < self.now - SET_BACK:
@@ -230,16 +234,15 @@ class RunState:
 
     @property
     def monitored(self) -> dict[str, Mode]:
-        """The metrics that hooks monitor, in the pipeline's order,
-        and whether less or more is better.
+        """The metrics that hooks monitor, and whether less or more of each is better.
+
+        They are in the pipeline's order.
         """
         return self.run.get("modes", {})
 
     @property
     def scalar_names(self) -> list[str]:
-        """The scalars in the order in which they are shown: monitored ones,
-        the loss, the others.
-        """
+        """The scalars in the order in which they are shown: monitored, the loss, the others."""
         places = {name: place for place, name in enumerate(self.monitored)}
 
         def sort_key(name: str) -> tuple[int, bool, str]:
@@ -287,8 +290,9 @@ class RunState:
 
     @property
     def outcome(self) -> records.Status | Literal["refused", ""]:
-        """How the last attempt has ended, if it has;
-        "refused" for a user's mistake before the first iteration.
+        """How the last attempt has ended, if it has.
+
+        It is "refused" for a user's mistake before the first iteration.
         """
         if self.end is None:
             return ""
@@ -318,9 +322,7 @@ class RunState:
         return min(current, self.run.get("max_epochs") or current)
 
     def epoch_of(self, it: int, ep: int) -> int:
-        """Return the epoch, counted from 1, in which iteration `it` lies,
-        when `ep` epochs were over then.
-        """
+        """Return the epoch, counted from 1, of iteration `it`, when `ep` epochs were over then."""
         if not self.run:  # the length of an epoch is unknown
             return ep
         end = self._ends.get(ep, self.epoch_lengths.iterations(ep))
@@ -329,8 +331,9 @@ class RunState:
         return ep
 
     def progress(self, unit: Literal["it", "epoch", "time"]) -> Progress:
-        """Return how far the run was in epochs, or in seconds of training;
-        of a resumed run on the path it kept.
+        """Return how far the run was in epochs, or in seconds of training.
+
+        Of a resumed run it is on the path that it kept.
         """
         if unit == "it":
             return Progress()
@@ -347,8 +350,9 @@ class RunState:
 
     @property
     def elapsed(self) -> float:
-        """The seconds of this attempt, from its first record to its last,
-        however the clock was set.
+        """The seconds of this attempt, from its first record to its last.
+
+        It does not matter how the clock was set.
         """
         if not self.run:
             if self.end:

@@ -1,5 +1,6 @@
-"""The dashboard's use of the terminal beside the screens: signals, themes, mouse,
-clipboard, announcements.
+"""The dashboard's use of the terminal beside the screens.
+
+That is signals, themes, mouse, clipboard, announcements.
 """
 
 import asyncio
@@ -33,14 +34,16 @@ from hookflow.numbers import format_plural
 from hookflow.text import make_printable
 
 CLICKS, NO_MOUSE = "\x1b[?1003l\x1b[?1000h\x1b[?1002h", "\x1b[?1003l\x1b[?1002l\x1b[?1000l"
-"""Report clicks, the wheel and drags, which select text, and no mere motion;
-or leave the mouse to the terminal.
+"""Report clicks, the wheel and drags, or leave the mouse to the terminal.
+
+Drags select text. Mere motion is not reported.
 """
 
 
 def exit_on_hang_up(terminal: int) -> None:
-    """End this process as SIGHUP does, once the terminal is closed on the other side:
-    the signal may come too late.
+    """End this process as SIGHUP does, once the terminal is closed on the other side.
+
+    The signal may come too late.
     """
 
     def wait() -> None:
@@ -65,8 +68,9 @@ def make_announcement(run: RunDir, health: Health) -> str:
 
 
 def _wrap_for_tmux(sequence: str) -> str:
-    """Return a sequence, within tmux also as one that tmux hands on to its terminal
-    if `allow-passthrough` is set.
+    """Return a sequence, within tmux followed by the same as one that tmux hands on.
+
+    tmux hands it on to its terminal if `allow-passthrough` is set.
     """
     wrapped = sequence.replace("\x1b", "\x1b\x1b")
     if "TMUX" in os.environ:
@@ -89,8 +93,9 @@ Severity = Literal["information", "warning", "error"]
 
 
 class WholeCellScrollBar(ScrollBarRender):
-    """A scrollbar whose ends are whole cells: eighths of them look like characters
-    that have strayed into a table.
+    """A scrollbar whose ends are whole cells.
+
+    Eighths of cells look like characters that have strayed into a table.
     """
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
@@ -162,8 +167,9 @@ class Terminal(App[DashboardResult]):
         """Take note that this process was stopped, and goes on."""
 
     def _go_on(self) -> None:
-        """Take the terminal up again after SIGCONT: where SIGSTOP came,
-        Textual has not let go of it yet.
+        """Take the terminal up again after SIGCONT.
+
+        Where SIGSTOP came, Textual has not let go of it yet.
         """
         driver = self._driver
         if driver is not None:

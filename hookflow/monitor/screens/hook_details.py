@@ -1,5 +1,6 @@
-"""A hook at one point in full: its last error, what it declares, what it costs,
-and why it runs there.
+"""A hook at one point in full.
+
+It shows its last error, what it declares, what it costs, and why it runs there.
 """
 
 from collections.abc import Sequence
