@@ -53,7 +53,7 @@ def list_declarations(
 ) -> Iterator[SlotDeclaration]:
     """Yield what the file should say so that what is `missing` is declared.
 
-    What it or the class says stays.
+    Existing statements of the file and the class stay.
     """
     for hook in plan.hooks:
         for verb in SLOT_VERBS:

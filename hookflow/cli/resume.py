@@ -100,7 +100,7 @@ def prepare_resume(
 ) -> RunDir:
     """Return the run to resume.
 
-    What differs from its recording was shown, accepted, and written down beside it by then.
+    All differences from its recording were shown, accepted, and written down beside it.
 
     `target` is a run, or a pipeline file: then its newest run is resumed by the file as it is now,
     with the `--set` and `--without` of the start of the run. Raises UserError with each change that
@@ -268,7 +268,7 @@ def _list_kept_overrides(
 ) -> Iterator[str]:
     """Yield the recorded overrides that no new one replaces.
 
-    Those of hooks that the file no longer has are left out.
+    Overrides of hooks that the file no longer has are left out.
     """
     from hookflow.pipeline.layers import OTHER_LENGTH
 

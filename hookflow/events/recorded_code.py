@@ -212,8 +212,8 @@ def code_before(run: RunDir, it: int) -> RecordedCode | None:
 def compare_code(then: CodeSnapshot, now: CodeSnapshot) -> list[CodeChange]:
     """Return the files that differ, by their paths.
 
-    A file that only one side has counts, unless it was imported late, which the other run may not
-    have come to, or is the script that has started a run.
+    A file that only one side has counts, with two exceptions. It may be the script that has started
+    a run, or be imported so late that the other run has not come to that import.
     """
     changes = []
     for path in sorted(then.files.keys() | now.files.keys()):

@@ -219,7 +219,7 @@ class Frame(Stamp, Offloaded, Timed, Checked):
     """Nanoseconds by phase: "data", "forward", "backward", "optimizer", "hooks", "other"."""
 
     iters: list[Any]
-    """Whole training iterations: [how many, total ns, longest ns, last ns, bins]."""
+    """The whole training iterations: [how many, total ns, longest ns, last ns, bins]."""
     hooks: dict[BindingId, list[Any]]
     """The same for each binding by its id in `plan.json`:
     its firings since the frame that had them last.
@@ -437,7 +437,7 @@ class Error(Stamp):
     at: str
     """The innermost frame in the user's own files, "file:line"; empty where there is none."""
     causes: str
-    """What is known of it, in lines: of a forward pass "at FILE:LINE, layer head (Linear 6→3) was
+    """The known causes, in lines. Of a forward pass "at FILE:LINE, layer head (Linear 6→3) was
     given …", and the batch; then the exceptions that led to it, the last one first: "caused by
     ValueError: …", "at FILE:LINE: …".
     """

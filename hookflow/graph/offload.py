@@ -249,7 +249,7 @@ def check_throttling(
 def _edges_from_thinned(plan: Plan, hook: str) -> Collection[Edge]:
     """Return the stated edges that lead from firings which may be skipped.
 
-    Of the edges to one other hook, the last one is returned.
+    Only the last one to each other hook is returned.
     """
     edges: dict[str, Edge] = {}
     for edge in plan.edges:

@@ -108,7 +108,7 @@ class AdaptedClassSpec:
     """The slots that the hook writes, by point; None: those of `base`."""
     phase: Phase = "normal"
     capabilities: HookCapabilities | None = None
-    """What the hook does beside firing; None: what `base` declares."""
+    """The effects of the hook beside firing. None: those that `base` declares."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """Further class attributes that `base` needs."""
 
@@ -219,7 +219,7 @@ def get_bases(kind: type) -> tuple[type, ...]:
 def list_own_names(kind: type, is_framework_base: Callable[[type], bool]) -> set[str]:
     """Return the names that a class and its bases define.
 
-    Those of the framework's base class are left out.
+    Names of the framework's base class are left out.
     """
     names: set[str] = set()
     for base in get_bases(kind):
@@ -246,7 +246,7 @@ def read_slots(
 
     They are those `known` of its nearest base with such an entry.
 
-    `known` has names of classes that stand in the framework's `packages`.
+    `known` has names of classes of the framework's `packages`.
     """
     for base in get_bases(kind):
         if get_module_name(base).startswith(packages) and base.__name__ in known:

@@ -137,7 +137,7 @@ def find_foreign_arguments(
 ) -> Issue | None:
     """Return that a plain function has arguments of another framework; None if it has none.
 
-    Arguments with a default count, and with `required` the others, too. Those that are `filled` say
+    Arguments with a default count, and with `required` the others, too. The `filled` ones say
     nothing.
     """
     candidates = []

@@ -515,7 +515,7 @@ class Description(Inspection):
     def _read_stated_place(self, picks: Iterable[str]) -> dict[str, str]:
         """Return the hook's statements on its place, by key.
 
-        What every hook states is left out.
+        Statements that every hook makes are left out.
         """
         stated = {
             "phase": str(getattr(self.hook, "phase", "normal")),

@@ -26,7 +26,7 @@ It is the number of its parameter, counted over all groups, and then keys.
 def list_group_entries(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
     """Return the parameters of an optimizer's groups in their order.
 
-    Of a saved optimizer these are their numbers.
+    A saved optimizer has their numbers in the place of these.
     """
     entries = []
     for group in groups:

@@ -22,7 +22,7 @@ class ParameterNotes:
     is_frozen: bool = False
     """Whether a hook keeps the parameter as it is in this iteration.
 
-    The parameter may have a gradient all the same.
+    The parameter may still have a gradient.
     """
     is_recomputed: bool = False
     """Whether a hook computes the buffer anew before each validation."""

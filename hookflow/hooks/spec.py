@@ -27,7 +27,7 @@ class HookSpec:
     make: Callable[..., Any]
     """The class or the function that `use` names.
 
-    Of a foreign class it is the class that its adapter has made.
+    For a foreign class this is the class that its adapter has made.
     """
     args: Mapping[str, Any] | Sequence[Any]
     """The arguments that the file gives, with the values of references in their place."""

@@ -713,7 +713,7 @@ def _call_problem(call: WrongCall, node: Node) -> Problem:
 def _is_executed_at(found: AttributeUse | KeyAssignment, bound: DeclaredBinding) -> bool:
     """Return whether a statement of a method is executed at a binding's point.
 
-    Of an `around_X` one half is.
+    One half of an `around_X` is.
     """
     return found.half == "whole" or bound.half == "whole" or found.half == bound.half
 

@@ -563,7 +563,7 @@ class MonitorApp(Dashboard):
 def list_bindings_by_page() -> dict[str, list[Binding]]:
     """Return the keys of the dashboard that have a name.
 
-    Those of every page are under "", and then come those of each page.
+    The keys of every page are under "", and those of each page come after them.
     """
     pages: dict[str, list[Binding]] = {
         "": [*_named_bindings(MonitorApp), *_named_bindings(PageScreen)]

@@ -237,7 +237,7 @@ def _describe_stall(
 ) -> str:
     """Return for how long and where it hangs, as far as is known.
 
-    Of several ranks it names those that hold up the others.
+    Where there are several ranks, the text names those that hold up the others.
     """
     nothing = f"no progress for {format_lasting(seconds)}"
     if state.ranks.first_failure:

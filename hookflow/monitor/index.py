@@ -220,7 +220,7 @@ class Index:
     def _find_runs(self, known: Iterable[str], unreadable: list[str]) -> list[str]:
         """Return the paths of all runs below the folder.
 
-        What cannot be read is added to `unreadable`.
+        Folders that cannot be read are added to `unreadable`.
         """
         known_paths = {f"{self._folder}/{path}" for path in known}
         prefix = len(self._folder) + 1

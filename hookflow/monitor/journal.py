@@ -94,7 +94,7 @@ class Timeline(NamedTuple):
 class Journal:
     """The last entries, and the last warnings and errors.
 
-    Of all of these it has how many there were, and each text once.
+    The journal counts all of these, and has each text once.
     """
 
     LIMIT = 2000

@@ -202,7 +202,7 @@ class RunLogReader:
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it.
 
-        Of what is there, the oldest comes first.
+        The oldest record comes first.
         """
         self._find_new_ranks()
         unfinished = self.readers  # those that may have more than was read

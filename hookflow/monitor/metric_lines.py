@@ -1,6 +1,6 @@
 """The metrics of a run as lines over its iterations.
 
-What there is of each is cut into the columns of a chart.
+Each line is cut into the columns of a chart.
 """
 
 import math
@@ -83,7 +83,7 @@ def make_curves(
 ) -> list[Curve]:
     """Return the lines in so many columns, each with its extremes.
 
-    Those of the training are smoothed.
+    Lines of the training are smoothed.
 
     `smoothing` is the factor of the moving average, from 0 to below 1.
     """

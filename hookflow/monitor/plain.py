@@ -128,7 +128,7 @@ The caller must be its parent.
 def print_records(run: RunDir, out: TextIO, *, child_exit: ChildExit | None = None) -> int:
     """Print each record of the event log as a line of JSON, as `follow` does.
 
-    Of several ranks it is the log of rank 0.
+    Where there are several ranks, the log of rank 0 is printed.
     """
     live = LogFollower(run, kept=child_exit is not None and not count_attempts(run))
     return show_records(

@@ -22,7 +22,7 @@ MAX_LINES = 10_000
 def tidy(line: str) -> str:
     """Return a line as it looks in the end.
 
-    Of a progress bar, which goes back again and again, it is the last state.
+    For a progress bar, which is drawn again and again, that is the last state.
     """
     states = [part for part in ESCAPE_SEQUENCE.sub("", line).split("\r") if part.strip()]
     if not states:

@@ -123,7 +123,7 @@ def _format_numbers(numbers: Iterable[tuple[str, float]]) -> tuple[str, ...]:
 def make_bars_table(bars: Sequence[ProgressBar], width: int) -> Table:
     """Return the bars below one another for so many cells.
 
-    What a narrow terminal has no room for is left out.
+    Parts that a narrow terminal has no room for are left out.
     """
     table = Table.grid(padding=(0, 2))
     bar_width = max(min(width // 5, width - 28), 1)

@@ -319,7 +319,7 @@ class RankGroup:
     def mark_seen(self, record: LogMessage) -> None:
         """Note a message, an error or the end of rank 0.
 
-        That of the others need not be shown again.
+        The same of the other ranks need not be shown again.
         """
         key = _key_of(record)
         self._waiting.pop(key, None)

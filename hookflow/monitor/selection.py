@@ -170,7 +170,7 @@ def sort_by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
 def find_differing_keys(rows: Sequence[Row]) -> list[str]:
     """Return the keys of the pipelines in which these runs differ.
 
-    Of a hook that some of them lack it is the first key.
+    A hook that some of them lack counts by its first key.
     """
     names = _find_differing_names([row.config_json for row in rows])
     keys: dict[str, None] = {}

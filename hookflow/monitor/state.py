@@ -333,7 +333,7 @@ class RunState:
     def progress(self, unit: Literal["it", "epoch", "time"]) -> Progress:
         """Return how far the run was in epochs, or in seconds of training.
 
-        Of a resumed run it is on the path that it kept.
+        A resumed run is followed along the path that it kept.
         """
         if unit == "it":
             return Progress()

@@ -65,7 +65,7 @@ class RunSummary:
 class RunSummaryReader:
     """Reads on in the logs of a run.
 
-    Of the frames and scalars, which make up most of a log, it reads the last ones.
+    It reads only the last of the frames and scalars, which make up most of a log.
     """
 
     def __init__(self, run: RunDir) -> None:

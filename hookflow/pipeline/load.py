@@ -421,7 +421,7 @@ def list_components(
 ) -> dict[str, Component]:
     """Return all components but the hooks, by their key in the file ("model.net").
 
-    Of the data it has those of `splits`.
+    Only the data of `splits` are among them.
     """
     parts: dict[str, Component] = {
         key_of("model", name): model for name, model in pipeline.models.items()

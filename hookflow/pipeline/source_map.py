@@ -187,7 +187,7 @@ class _TomlScanner:
     def walk(self) -> list[tuple[Key, int]]:
         """Return every table, key and list item with the character at which it begins.
 
-        What encloses an item comes before it.
+        An enclosing table or list comes before its items.
         """
         self._skip()
         while self.at < len(self.text):

@@ -496,7 +496,7 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
 def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     """Import a file by its path, once for all that comes from it.
 
-    What the file imports may be beside it.
+    Modules that the file imports may be beside it.
     """
     full = path.resolve()
     name = f"{full.stem}_{zlib.crc32(os.fsencode(full)):08x}"

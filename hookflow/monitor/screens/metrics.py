@@ -230,7 +230,7 @@ class MetricsScreen(PageScreen):
     def active_bindings(self) -> dict[str, ActiveBinding]:
         """The keys of the page.
 
-        That of the log scale is not in the footer where the chart can have none.
+        The key of the log scale is not in the footer where the chart can have none.
         """
         active = super().active_bindings
         if self._offers_log:
@@ -514,7 +514,7 @@ class MetricsScreen(PageScreen):
             return
         it = choices.cursor
         if it is None:
-            it = store.state.it  # the newest, as it is while the question is asked
+            it = store.state.it  # the newest one at the time of the question
         command = " ".join(make_rerun_command(store.known_as, it))
         if store.readonly:
             self.dashboard.copy(command)

@@ -109,7 +109,7 @@ def ask_for_rewind(app: Dashboard) -> None:
 def list_settable_arguments(app: Dashboard) -> list[str]:
     """Return the arguments that hooks of the run declare settable.
 
-    Those of the hook at the cursor come first.
+    The arguments of the hook at the cursor come first.
     """
     picked = app.find_picked_binding()
     names = [

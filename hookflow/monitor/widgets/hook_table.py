@@ -321,7 +321,7 @@ def choose_columns(
 ) -> list[HookColumn]:
     """Return the columns that have room, each as wide as it is drawn.
 
-    Those that are worth most get their room first.
+    The columns that are worth most get their room first.
 
     `rows` are those of all hooks, so that a filter moves no column. Names are shown in full before
     there are more figures; what is left then goes to the trend.

@@ -1,6 +1,6 @@
 """The metrics as a tree.
 
-What several have in common up to a "/" is a group, and a row has the figures of its metric.
+Metrics with the same beginning up to a "/" are a group. A row has the figures of its metric.
 """
 
 import math
@@ -73,7 +73,7 @@ NO_ROW = MetricRow("", "", ())
 def ordered_names(state: RunState, metrics: Mapping[str, object]) -> list[str]:
     """Return the names in the order of the tree.
 
-    Those of groups come last, as they were first logged.
+    The names of groups come last, as they were first logged.
     """
     single = [
         name for name in list_chart_names(state.scalars, state.metrics.by_name) if "/" not in name

@@ -1,6 +1,6 @@
 """The stacks of the training threads on this machine.
 
-Those of the ranks that hold up the others come first.
+The stacks of ranks that hold up the others come first.
 """
 
 import re

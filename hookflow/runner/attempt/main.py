@@ -326,7 +326,7 @@ def prepare_process() -> None:
     prepare_exit()
     mask_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Whole lines that a hook prints are seen at once, and not lost with the process.
+        # The lines that a hook prints are seen at once, and not lost with the process.
         sys.stdout.reconfigure(line_buffering=True)
 
 

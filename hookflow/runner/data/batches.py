@@ -351,7 +351,7 @@ def split_of(name: str) -> Literal["val", "test"]:
 def sets_of(name: str, data: Iterable[str]) -> tuple[str, ...]:
     """Return the sources of a split, or the one of that name.
 
-    Those of "val" may be "val.clean" and "val.ood".
+    The sources of "val" may be "val.clean" and "val.ood".
     """
     return tuple(source for source in data if name in (source, split_of(source)))
 

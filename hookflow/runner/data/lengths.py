@@ -91,7 +91,7 @@ def changed_lengths(
         then = DataLength(**fields)
         now = _length_of(source)
         if then.examples and now.examples:
-            # Whole batches for each rank may leave out some examples, and another number of ranks
+            # Some examples are left out of whole batches for each rank, and another number of ranks
             # leaves out others.
             depends_on_ranks = world != world_then and not source.info["batch_size"]
             is_changed = then.examples != now.examples and not depends_on_ranks

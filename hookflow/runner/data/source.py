@@ -64,9 +64,8 @@ class Source(Protocol):
     """A description of the data, shown by the dashboard and the commands."""
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch, at least one.
-
-        It is that of the first epoch where `batches_by_epoch` is there.
+        """Return the number of batches of an epoch, at least one; of the first,
+        where `batches_by_epoch` is there.
         """
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:

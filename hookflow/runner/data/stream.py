@@ -549,7 +549,7 @@ class StreamSource(Stateful):
         self._fork = GeneratorFork()
         self._given = 0
         self._first_batches: dict[int, int] = {}
-        """Of the pass, by worker: the fingerprint of its first batch."""
+        """By worker in the present pass: the fingerprint of its first batch."""
         self._said: set[str] = set()
         self.batch_size = lambda index: self._size  # of the batch that was given last
         if shared:

@@ -240,7 +240,7 @@ def identity(batch: Any) -> Any:
 def no_loader_warnings() -> Iterator[None]:
     """Suppress the warnings of a loader that no user can act on.
 
-    Those that `loader_options` gives in its own words are suppressed, too.
+    Warnings that `loader_options` gives in its own words are suppressed, too.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")

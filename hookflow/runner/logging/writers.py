@@ -444,7 +444,7 @@ class WriterThread(Thread):
         """
         try:
             call(*args)
-        # Whatever a writer raises is no reason to end the training.
+        # No exception of a writer is a reason to end the training.
         except BaseException as error:
             if not self._reported:
                 self._reported = True

@@ -214,7 +214,7 @@ class EvaluationLoop:
     def seeded(self, name: str) -> AbstractContextManager[None]:
         """Seed the random generators for a pass over a set at this iteration.
 
-        Those of the training are restored afterwards.
+        The training's generators are restored afterwards.
         """
         place = crc32(name.encode()), self.state.iter, self.parts.data_ranks.rank
         seed = derive_seed(self.parts.section.seed, RNGStream.EVALUATION, *place)

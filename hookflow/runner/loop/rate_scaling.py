@@ -34,7 +34,9 @@ class RateScaling:
     say: Callable[..., None]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Scale the rates where the new epoch has steps of other sizes than the one before."""
+        """Scale the rates where the epoch that begins has steps of
+        other sizes than the one before.
+        """
         now = self.examples.at(epoch)
         before = self.examples.at(max(epoch - 1, 0))
         is_scaled = False

@@ -458,7 +458,7 @@ class Trainer:
     def _fire_after_load(self) -> None:
         """Fire `after_load_checkpoint` for the weights that models have begun with.
 
-        What hooks change in them is loaded.
+        Changes of hooks to them are loaded.
         """
         weights = dict(self._parts.weights)
         self._parts.weights.clear()  # frees the host's memory
