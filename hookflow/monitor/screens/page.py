@@ -196,7 +196,7 @@ class PageScreen(Screen[None]):
         """Show what has changed, if anything has, and not too often unless it is to be `now`."""
         if not self._has_widgets:
             return
-        # A widget within another one is mounted after it.
+        # A widget within another comes later.
         if not all(widget.is_mounted for widget in self.query("*")):
             # A timer lets the widget be mounted. A callback after the refresh comes at once where
             # there is nothing to draw: one that asks for itself again never gives the event loop
