@@ -8,9 +8,7 @@ GIT_TIMEOUT_SECONDS = 10
 """Seconds that git may take; a run begins without its answer then."""
 
 GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
-"""Variables of the environment by which git takes a repository
-that is not the one of its folder.
-"""
+"""Variables of the environment by which git takes another repository than its folder's."""
 
 
 class GitError(Exception):

@@ -506,8 +506,9 @@ TEXT_LIMIT = 64 * 1024
 
 
 def shorten_text(text: str) -> str:
-    """Return a string of at most TEXT_LIMIT bytes;
-    one that was cut ends in how many bytes of it are left out.
+    """Return a string of at most TEXT_LIMIT bytes.
+
+    One that was cut ends in how many bytes of it are left out.
     """
     data = text.encode(errors="replace")
     if len(data) <= TEXT_LIMIT:
@@ -534,8 +535,9 @@ class CommandRecord(TypedDict):
 
 
 def make_stamped_record(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:
-    """Return a record from its kind and fields, stamped with the time and a place;
-    its strings are `shortened`.
+    """Return a record from its kind and fields, stamped with the time and a place.
+
+    Its strings are `shortened`.
     """
     short = {
         name: shorten_text(value) if isinstance(value, str) else value

@@ -43,8 +43,9 @@ Life = Literal["alive", "gone", "missing", "remote", "not started"]
 
 
 class Parent(NamedTuple):
-    """The checkpoint that a fork begins with: the id of its run,
-    its name and its iteration there, and its folder.
+    """The checkpoint that a fork begins with.
+
+    It has the id of its run, its name and its iteration there, and its folder.
     """
 
     run: str
@@ -59,11 +60,10 @@ class Parent(NamedTuple):
 def user_folder(
     variable: str, default: str, environ: Mapping[str, str] = os.environ
 ) -> Path | None:
-    """Return hookflow's folder among those of the user: of an XDG base directory, or of `default`
-    in the home folder.
+    """Return hookflow's folder among those of the user.
 
-    A relative path in the variable is ignored, as the standard says. None where the user has no
-    home folder.
+    It is in an XDG base directory, or in `default` in the home folder. A relative path in the
+    variable is ignored, as the standard says. None where the user has no home folder.
     """
     named = environ.get(variable, "")
     if named.startswith("/"):
@@ -83,8 +83,9 @@ def user_name() -> str:
 
 
 def of_rank(path: Path, rank: int) -> Path:
-    """Return what a file is called that another rank writes, too: `events.rank1.jsonl`;
-    that of rank 0 is `path`.
+    """Return the name of a file that another rank writes, too: `events.rank1.jsonl`.
+
+    That of rank 0 is `path`.
     """
     if rank:
         return path.with_suffix(f".rank{rank}{path.suffix}")
@@ -161,8 +162,9 @@ class RunDir:
         return max(numbers, default=None)
 
     def find_plan_path(self, attempt: int) -> Path:
-        """Return the plan of an attempt, counted from 1:
-        an earlier one may have had other hooks.
+        """Return the plan of an attempt, counted from 1.
+
+        An earlier one may have had other hooks.
         """
         numbers = (path.name.split(".")[1] for path in self.path.glob("plan.*.json"))
         until = (int(number) for number in numbers if number.isdecimal() and int(number) >= attempt)
@@ -180,9 +182,7 @@ class RunDir:
         return RunDir(self.path / "proposed")
 
     def wanted(self) -> RunDir:
-        """Return where the pipeline and the plan stand that a resume trains:
-        proposed, or as recorded.
-        """
+        """Return where the pipeline and plan are that a resume trains: proposed, or as recorded."""
         if self.proposed.identity.exists():
             return self.proposed
         return self
@@ -197,8 +197,9 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path, name: str) -> RunDir:
-        """Create `root/name/<date>-<time>-<four hex digits>/`,
-        readable by its owner alone, and return it.
+        """Create `root/name/<date>-<time>-<four hex digits>/`, and return it.
+
+        It is readable by its owner alone.
         """
         (root / name).mkdir(parents=True, exist_ok=True)
         while True:
@@ -209,8 +210,9 @@ class RunDir:
                 return cls(path)
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts of `run.json` without those of a wrong type;
-        none when it cannot be read.
+        """Return the facts of `run.json` without those of a wrong type.
+
+        There are none when it cannot be read.
         """
         try:
             facts = read_object(read_regular(self.identity))

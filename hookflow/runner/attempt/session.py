@@ -33,10 +33,10 @@ THREAD_SETTLE_SECONDS = 1.0
 
 
 def find_unfinished_threads(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
-    """Return the threads that the process would wait for, without those of `before`, after
-    THREAD_SETTLE_SECONDS.
+    """Return the threads that the process would wait for, after THREAD_SETTLE_SECONDS.
 
-    Idle threads of an executor (concurrent.futures) are none: the interpreter ends them.
+    Those of `before` are left out. Idle threads of an executor (concurrent.futures) are none: the
+    interpreter ends them.
     """
 
     def is_busy(thread: threading.Thread) -> bool:
@@ -61,11 +61,11 @@ def find_unfinished_threads(before: Collection[threading.Thread] = ()) -> list[t
 
 
 class RunSession:
-    """One process in a run directory, whose lock it holds: from its signature to the record of how
-    it has ended.
+    """One process in a run directory, whose lock it holds.
 
-    It signs the directory where it `signs`. The recorder is `held` until a resume has read its
-    checkpoint. Raises OSError when the directory cannot be written.
+    It goes from its signature to the record of how it has ended. It signs the directory where it
+    `signs`. The recorder is `held` until a resume has read its checkpoint. Raises OSError when the
+    directory cannot be written.
     """
 
     def __init__(
@@ -84,8 +84,9 @@ class RunSession:
         self.recorder.start()
 
     def find_stop_reason(self, error: BaseException, *, lost: bool) -> StopReason:
-        """Return how a run ends that raised, and record the failure,
-        unless another rank was `lost`.
+        """Return how a run ends that raised.
+
+        The failure is recorded, unless another rank was `lost`.
         """
         recorder = self.recorder
         signals = self.signals
@@ -122,10 +123,10 @@ class RunSession:
 
     @contextmanager
     def record_warnings(self) -> Iterator[None]:
-        """Record the texts of Python's `warnings` and `logging`, each once; they are printed as
-        before.
+        """Record the texts of Python's `warnings` and `logging`, each once.
 
-        A handler of `logging` would turn `logging.basicConfig` of the user's code into a no-op.
+        They are printed as before. A handler of `logging` would turn `logging.basicConfig` of the
+        user's code into a no-op.
         """
         seen: set[str] = set()
         show = warnings.showwarning
@@ -171,10 +172,10 @@ class RunSession:
                 logging.setLogRecordFactory(make)
 
     def close(self, stop: StopReason, *, lost: bool = False, goes_on: bool = False) -> None:
-        """Record how the attempt has ended, unless other ranks or a restart `goes_on`, and close
-        the log.
+        """Record how the attempt has ended, and close the log.
 
-        Threads that the user's code has left running are named first.
+        The end is not recorded where other ranks or a restart `goes_on`. Threads that the user's
+        code has left running are named first.
         """
         for thread in find_unfinished_threads(self._threads):
             text = (

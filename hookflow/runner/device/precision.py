@@ -1,5 +1,6 @@
-"""Device and precision of a run, PyTorch's settings while it lasts,
-and advice when its memory is not enough.
+"""Device and precision of a run.
+
+The module has PyTorch's settings while it lasts, and advice when its memory is not enough.
 """
 
 import os
@@ -23,8 +24,9 @@ AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The precisions in which the forward pass computes in 16 bits where it may, by autocast."""
 
 PARAM_DTYPES = {"bf16-true": torch.bfloat16, "fp16-true": torch.float16, "fp64": torch.float64}
-"""The precisions that weights, optimizers and floating tensors of batches have,
-too: without autocast.
+"""The precisions that weights, optimizers and floating tensors of batches have, too.
+
+They need no autocast.
 """
 
 
@@ -47,8 +49,9 @@ def choose_device(wanted: str, where: Where | None = None) -> torch.device:
 
 
 def choose_precision(wanted: str, device: torch.device, say: Callable[..., None]) -> str:
-    """Return what is computed in: "fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true" or
-    "fp64".
+    """Return the precision of computations.
+
+    It is "fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true" or "fp64".
 
     "auto" takes bf16 where the hardware computes in it, since elsewhere it is slower, and else
     fp32. `say` is called where the precision differs from the requested one. Raises UserError where
@@ -79,8 +82,9 @@ def _cpu_has_bf16() -> bool:
 
 
 def is_recording_graphs(device: torch.device, compiled: bool | str) -> bool:
-    """Say whether `torch.compile` records CUDA graphs:
-    each run of a graph writes over the outputs of its last one.
+    """Say whether `torch.compile` records CUDA graphs.
+
+    Each run of a graph writes over the outputs of its last one.
     """
     return device.type == "cuda" and compiled in ("reduce-overhead", "max-autotune")
 
@@ -88,11 +92,11 @@ def is_recording_graphs(device: torch.device, compiled: bool | str) -> bool:
 def in_precision(
     step: Callable[[Any, Any], Any], device: torch.device, precision: str, compiled: bool | str
 ) -> Callable[[Any, Any], Any]:
-    """Return a task's method that runs in autocast where the precision has 16 bits, and else the
-    method itself.
+    """Return a task's method in the precision of the run.
 
-    Where the weights have another type than float32, the floating tensors of a batch get it, too.
-    Where its network records CUDA graphs, each call begins another step of them.
+    It runs in autocast where the precision has 16 bits, and else it is the method itself. Where the
+    weights have another type than float32, the floating tensors of a batch get it, too. Where its
+    network records CUDA graphs, each call begins another step of them.
     """
     half = AUTOCAST_DTYPES.get(precision)
     whole = PARAM_DTYPES.get(precision)
@@ -141,18 +145,16 @@ DETERMINISM_HINT = (
 
 
 class NondeterministicError(RuntimeError):
-    """An operation has no form that gives the same bits each time,
-    and the run is to have no others.
-    """
+    """An operation has no deterministic form, and the run is to have no others."""
 
 
 @contextmanager
 def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[None]:
-    """Set threads, determinism, cuDNN's search and the precision of float32 on CUDA, before CUDA is
-    used.
+    """Set threads, determinism, cuDNN's search and CUDA's precision of float32.
 
-    Raises NondeterministicError when the run is deterministic and an operation cannot be, and
-    UserError where there is no folder for temporary files, which PyTorch needs.
+    This comes before CUDA is used. Raises NondeterministicError when the run is deterministic and
+    an operation cannot be, and UserError where there is no folder for temporary files, which
+    PyTorch needs.
     """
     find_temporary_folder()
     with ExitStack() as put_back:
@@ -209,8 +211,9 @@ class OutOfMemoryError(RuntimeError):
 
 @contextmanager
 def explain_oom(pipeline: Pipeline, has_checkpoint: Callable[[], bool]) -> Iterator[None]:
-    """Raise OutOfMemoryError, which says what to change in the pipeline,
-    where PyTorch or Python run out of memory.
+    """Raise OutOfMemoryError where PyTorch or Python run out of memory.
+
+    The error says what to change in the pipeline.
     """
     try:
         yield
@@ -224,8 +227,9 @@ def explain_oom(pipeline: Pipeline, has_checkpoint: Callable[[], bool]) -> Itera
 
 
 def suggest_memory_savings(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
-    """Return how to take less memory, with the pipeline's own numbers; `saved`:
-    the run has a checkpoint.
+    """Return how to take less memory, with the pipeline's own numbers.
+
+    `saved` says whether the run has a checkpoint.
     """
     run = pipeline.run
     less = []
@@ -260,8 +264,9 @@ def suggest_memory_savings(pipeline: Pipeline, error: BaseException, *, saved: b
 
 
 def size_of_batch(source: DataSource) -> int:
-    """Return the most examples of a batch that the pipeline asks a source for;
-    0 where it does not say that.
+    """Return the most examples of a batch that the pipeline asks a source for.
+
+    It is 0 where it does not say that.
     """
     if source.loader is None:
         size = source.args.get("batch_size")
@@ -275,10 +280,10 @@ def size_of_batch(source: DataSource) -> int:
 def free_memory(
     error: BaseException, optimizers: Iterable[Optimizer], device: torch.device
 ) -> None:
-    """Free gradients, batch and activations, so that hooks which fire at the end of the run have
-    some memory.
+    """Free gradients, batch and activations.
 
-    Batch and activations lie in the frames that the exception has come through.
+    Hooks that fire at the end of the run then have some memory. Batch and activations lie in the
+    frames that the exception has come through.
     """
     traceback.clear_frames(error.__traceback__)
     for optimizer in optimizers:

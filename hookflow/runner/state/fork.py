@@ -208,8 +208,9 @@ class ForkAdapter:
         return done
 
     def _renumber(self, position: State, it: int) -> None:
-        """Count the iterations as if every epoch had been as long as it is from here on,
-        as schedules need it.
+        """Count the iterations as if every epoch had been as long as it is from here on.
+
+        Schedules need that.
         """
         before: int = position["iter"]
         self._renumbered = True

@@ -57,8 +57,9 @@ class RunSnapshot:
         return state
 
     def check_states(self) -> None:
-        """Raise UserError for a state of a hook, the data or the task that cannot
-        be loaded again, tensors aside.
+        """Raise UserError for a state that cannot be loaded again, tensors aside.
+
+        It is of a hook, the data or the task.
         """
         self.context.engine.settle()
         owners: list[tuple[str, Any]] = [("task", self.parts.task)]
@@ -78,9 +79,7 @@ class RunSnapshot:
                 )
 
     def nonfinite_weights(self, state: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the names of parameters and running statistics in a
-        captured state that are not finite.
-        """
+        """Yield the names of parameters and running statistics of a state that are not finite."""
         parameters = {
             name for model in self.parts.models.values() for name, _ in model.named_parameters()
         }
