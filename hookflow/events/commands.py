@@ -158,7 +158,7 @@ POLL_PERIOD_SECONDS = 0.1
 def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
     """End the process of a run on this machine, with those that it has started.
 
-    Returns whether it is gone. That is the process which `run.json` names, if it holds the lock:
+    Returns whether the process is gone. It is the one which `run.json` names, if it holds the lock:
     the file may be a copy, or of a run that is over. `say` receives each signal. Raises
     PermissionError for a process of another user.
     """

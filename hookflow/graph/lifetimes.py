@@ -46,9 +46,9 @@ class SlotWrite:
 class StaleRead:
     """`reader` reads `slot`, which is first written later, at `point`, by `writer`.
 
-    `writer` is None where the runner writes it. It reads the value of the previous round; `round`
-    is empty where there is no round before. It is `doubtful`, probably a mistake, if the slot has
-    no value yet, or is new in each round and read after its last use.
+    `writer` is None where the runner writes it. `reader` gets the value of the previous round;
+    `round` is empty where there is no round before. It is `doubtful`, probably a mistake, if the
+    slot has no value yet, or is new in each round and read after its last use.
     """
 
     reader: Binding

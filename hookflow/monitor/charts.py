@@ -36,9 +36,9 @@ class Axis:
     def of(cls, its: Sequence[float], it: float, total: int) -> "Axis":
         """Return the axis for values at iterations `its`.
 
-        The run is at iteration `it` of `total`. It ends at the run's iteration, rounded up by a
-        tenth at most, so that it holds still for a while. It begins at 0, unless that would leave a
-        fifth of it empty.
+        The run is at iteration `it` of `total`. The axis ends at the run's iteration, rounded up by
+        a tenth at most, so that it holds still for a while. It begins at 0, unless that would leave
+        a fifth of it empty.
         """
         step = _round_step(it / 25)
         rounded = math.ceil(it / step) * step
@@ -534,8 +534,8 @@ TROUBLE_SIGNS = "▲✗"
 def place_marks(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
     """Return the marks by their cells, later ones over earlier ones.
 
-    The signs of troubles are all there. Of others that would touch their like, every second is left
-    out.
+    The signs of troubles are all there. Every second of other marks that would touch their like is
+    left out.
     """
     columns_of: dict[tuple[str, str], set[int]] = {}
     for mark in marks:

@@ -489,8 +489,8 @@ class CallHistory:
     def add(self, it: int, count: int, total: int) -> None:
         """Add the calls since the last entry, up to iteration `it`, and their ns.
 
-        Without a call it adds nothing. They are spread evenly over the buckets of that stretch,
-        unless they are fewer than these.
+        Without a call it adds nothing. The calls are spread evenly over the buckets of that
+        stretch, unless they are fewer than these.
         """
         if count <= 0:
             return

@@ -185,9 +185,8 @@ def compute_background_cost(
 ) -> CallCost:
     """Return the cost of a hook.
 
-    An offloaded one has the mean and the longest of its calls in background. Their other
-    percentiles are not recorded. The share stays that of the time that the training gave to the
-    hook.
+    An offloaded one has the mean and the longest of its calls in background. Other percentiles of
+    its calls are not recorded. The share stays that of the time that the training gave to the hook.
     """
     stats = state.first.beside.get(binding.id)
     if stats is None or stats.count == 0:
@@ -359,8 +358,8 @@ def find_slowest_rank(
 ) -> tuple[int, float] | None:
     """Return the rank whose calls take longest.
 
-    The second value is how many times as long as those of the others (a median) they take. It is
-    None where fewer than two ranks have called the hook since `begin`.
+    The second value is how many times as long as those of the others (a median) they take. The
+    result is None where fewer than two ranks have called the hook since `begin`.
     """
     means: dict[int, float] = {}
     for number, rank in ranks.items():

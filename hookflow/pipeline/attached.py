@@ -27,8 +27,8 @@ OTHER_SECTIONS = {
 def complete_attached(tree: dict[str, Any], places: SourceMap) -> Iterator[Problem]:
     """Fill in the sections of a pipeline of hooks alone, in place.
 
-    Yields a problem for each setting that only hookflow's own loop can follow. Its length may be
-    unknown: then it is one epoch of unknown iterations.
+    Yields a problem for each setting that only hookflow's own loop can follow. The length of the
+    loop may be unknown: then it is one epoch of unknown iterations.
     """
     run = tree.get("run")
     if not isinstance(run, dict) or any(section in tree for section in SECTIONS_OF_OWN_LOOP):

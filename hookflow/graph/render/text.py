@@ -251,7 +251,7 @@ def draw_rails(
     """Return one text for each binding, all equally wide.
 
     They have the lines of arounds, and heavier ones of threads that are `beside` the training.
-    Those beyond `limit` at a time have no rail.
+    Lines beyond `limit` at a time have no rail.
     """
     spans = [(first, last, "╭│╰") for first, last in find_around_pairs(bindings)]
     for thread in beside:

@@ -253,7 +253,7 @@ class Average(WeightAverageHook):
     def put_in_place(self, run: Run, *, keeps_versions: bool = False) -> None:
         """Give the network the average in place of its weights.
 
-        All references to the tensors see the other values. Where the two have one dtype, they are
+        All references to the tensors see the other values. Weights and averages of one dtype are
         exchanged, which takes no memory. The other weights are kept.
         """
         if not self.average:
@@ -330,7 +330,7 @@ def exchange(tensor: Tensor, other: Tensor) -> None:
 def take_changes(average: Tensor, weight: Tensor) -> None:
     """Let an average have the values of `weight` that have changed since it was copied.
 
-    `weight` is a copy of it in a narrower dtype. The others keep the precision that the copy has
+    `weight` is a copy of it in a narrower dtype. Other values keep the precision that the copy has
     not.
     """
     import torch

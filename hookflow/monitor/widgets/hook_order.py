@@ -323,8 +323,8 @@ def row_of_run(store: RunStore, shown: Sequence[OrderRow]) -> int | None:
 class HookOrderView(ScrollView, can_focus=True):
     """The loop, a row for each round, phase and hook.
 
-    The cursor stays on its row, and what is folded stays folded. It posts `HookHighlighted` when
-    the user moves the cursor, and `HookOpened` for enter or a click at the cursor.
+    The cursor stays on its row, and what is folded stays folded. The view posts `HookHighlighted`
+    when the user moves the cursor, and `HookOpened` for enter or a click at the cursor.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

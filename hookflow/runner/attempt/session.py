@@ -63,9 +63,9 @@ def find_unfinished_threads(before: Collection[threading.Thread] = ()) -> list[t
 class RunSession:
     """One process in a run directory, whose lock it holds.
 
-    It goes from its signature to the record of how it has ended. It signs the directory where it
-    `signs`. The recorder is `held` until a resume has read its checkpoint. Raises OSError when the
-    directory cannot be written.
+    It goes from its signature to the record of how it has ended. The session signs the directory
+    where it `signs`. The recorder is `held` until a resume has read its checkpoint. Raises OSError
+    when the directory cannot be written.
     """
 
     def __init__(

@@ -88,9 +88,9 @@ def directory_name(it: int, prefix: str = "") -> str:
 def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
     """Return the directories of all checkpoints below `folder`.
 
-    The one that is furthest in the run is the first. They are those that a run can resume from;
-    with one of `NON_RESUMABLE_PREFIXES`, those of that kind. Raises OSError where the folder exists
-    and cannot be read.
+    The one that is furthest in the run is the first. The checkpoints are those that a run can
+    resume from; with one of `NON_RESUMABLE_PREFIXES`, those of that kind. Raises OSError where the
+    folder exists and cannot be read.
     """
     try:
         paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]

@@ -71,9 +71,9 @@ class Source(Protocol):
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield an epoch's batches from batch `start` on, on the run's device.
 
-        The epochs are counted from 0. Each should be a pure function of the run's seed, the epoch
-        and the index. Then a run that is resumed in the middle of an epoch gets the batches that it
-        would have had, and loads no others.
+        The epochs are counted from 0. Each batch should be a pure function of the run's seed, the
+        epoch and the index. Then a run that is resumed in the middle of an epoch gets the batches
+        that it would have had, and loads no others.
 
         Over several ranks these are the shards of this rank; all ranks have equally many batches.
         """
@@ -215,8 +215,8 @@ def _check_distributed_sampler(
 ) -> None:
     """Raise UserError for PyTorch's sampler of ranks where it does not fit.
 
-    It may be of other ranks, or repeat examples of an evaluation. It repeats some so that each rank
-    has as many.
+    It may be of other ranks, or repeat examples of an evaluation. The sampler repeats some so that
+    each rank has as many.
     """
     sampler = getattr(made, "sampler", None)
     if not isinstance(sampler, DistributedSampler) or context.world == 1:

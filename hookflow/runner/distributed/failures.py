@@ -204,7 +204,7 @@ class ChildExit:
     def _write_end(self, code: int) -> int:
         """Append an end to the event log if this attempt has left none, and return the exit code.
 
-        No end is a failure.
+        An attempt without an end has failed.
         """
         records = self._log.read_all()
         if any(record["k"] in END_KINDS for record in records) or not self._run_dir.path.exists():

@@ -139,8 +139,8 @@ class ParallelStrategy:
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
         """Return the sum over the ranks.
 
-        It is a new tensor of the shape of `value` on the device, float64 for a number. Of ranks
-        that compute the same share of a batch it takes in one.
+        It is a new tensor of the shape of `value` on the device, float64 for a number. The sum
+        takes in one of the ranks that compute the same share of a batch.
         """
         if isinstance(value, Tensor):
             return value.detach().to(device, copy=True, memory_format=torch.contiguous_format)

@@ -515,7 +515,8 @@ class TrainingLoop:
         """Validate.
 
         When a signal or an error cuts that short, the state from before is saved, with the
-        validation due. It is a copy in the host's memory: a hook may change the weights meanwhile.
+        validation due. That state is a copy in the host's memory: a hook may change the weights
+        meanwhile.
         """
         state = self.state
         state.validation_due = ()

@@ -240,9 +240,9 @@ def notebook_cells() -> str:
 def project_files(loaded: Loaded, root: Path) -> dict[Path, str]:
     """Return the user's files that this process has imported for a pipeline.
 
-    The names of their modules are returned, too. Those are what the pipeline names and what these
-    files import. In a process that does nothing but train it is every module below `root`, too; a
-    program of the user's may have imported others for other pipelines. Links are followed.
+    The names of their modules are returned, too. The files are what the pipeline names and what
+    such files import. In a process that does nothing but train it is every module below `root`,
+    too; a program of the user's may have imported others for other pipelines. Links are followed.
     """
     modules = dict(sys.modules)
     main = modules.get("__main__")

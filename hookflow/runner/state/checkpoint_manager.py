@@ -132,7 +132,7 @@ class CheckpointManager:
         self._kept: StateCopy | None = None
         """The state to save instead of the present one.
 
-        It is from before a validation or the hooks at the end of an epoch. They are under way, or
+        It is from before a validation or the hooks at the end of an epoch. These are under way, or
         were cut short, and a run that goes on from it does them again.
         """
         self.saved_at: int | None = None
@@ -215,8 +215,8 @@ class CheckpointManager:
     ) -> None:
         """Keep a copy of the present state, or of this one.
 
-        From it a resumed run repeats what follows. It is a copy of everything: whatever hooks do
-        from here on, it stays what it is. The training does not wait for a GPU.
+        From it a resumed run repeats what follows. The copy has everything: whatever hooks do from
+        here on, it stays what it is. The training does not wait for a GPU.
         """
         with self._context.timeline.excluded(SAVING):
             if state is None:
