@@ -26,8 +26,9 @@ MAX_PIXELS = 1 << 26
 
 
 def encode_png(pixels: "NDArray[np.uint8]") -> bytes:
-    """Return pixels of shape height × width × channels as a PNG file; 1,
-    3 and 4 channels are grey, RGB and RGBA.
+    """Return pixels of shape height × width × channels as a PNG file.
+
+    1, 3 and 4 channels are grey, RGB and RGBA.
     """
     import numpy as np
 

@@ -140,8 +140,9 @@ class RecordedPipeline:
         self.section = self.pipeline.run
 
     def list_hooks_of_class(self, kind: type, name: str) -> list[HookNode]:
-        """Return the tables of the hooks of a class,
-        which a pipeline calls by its short name or by its place.
+        """Return the tables of the hooks of a class.
+
+        A pipeline calls the class by its short name or by its place.
         """
         uses = (name, f"{kind.__module__}:{kind.__name__}")
         return [
@@ -149,8 +150,9 @@ class RecordedPipeline:
         ]
 
     def find_ranking(self) -> RankingSpec | None:
-        """Return the metric of the validation by which checkpoints are the best;
-        None if there is none.
+        """Return the metric of the validation by which checkpoints are the best.
+
+        It is None if there is none.
         """
         for table in self.list_hooks_of_class(Checkpoint, "checkpoint"):
             args = dict(table.args)
@@ -163,8 +165,9 @@ class RecordedPipeline:
         return None
 
     def clips_gradients(self) -> bool:
-        """Say whether a hook changes the gradients before the step,
-        so that their norm is no more what it was.
+        """Say whether a hook changes the gradients before the step.
+
+        Their norm is then no more what it was.
         """
         return bool(self.list_hooks_of_class(GradClip, "grad_clip"))
 

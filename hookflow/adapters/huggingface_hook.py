@@ -37,8 +37,9 @@ class HuggingFaceHook(AdaptedHook):
         self.callback: Any = self.kind(*own_args, **with_functions(kwargs))
         self._initial = deepcopy(select_state(vars(self.callback)))
         self._trainer: Callable[[], TrainerView] | None = None
-        """Keeps the trainer, which all callbacks share:
-        what changes in it is no change of this hook.
+        """Keeps the trainer, which all callbacks share.
+
+        Changes in it are no changes of this hook.
         """
 
     def fire(self, point: str, run: Run, offered: dict[str, Any]) -> None:

@@ -21,8 +21,9 @@ from hookflow.hooks.tensors import enter_evaluation, in_mode, is_sharded
 
 
 class LightningHook(AdaptedHook):
-    """A callback of Lightning. A checkpoint has its `state_dict()`, and the numbers and tensors
-    that have changed.
+    """A callback of Lightning.
+
+    A checkpoint has its `state_dict()`, and the numbers and tensors that have changed.
 
     Lightning validates within the epoch, hookflow behind it: so `on_train_epoch_end` waits for the
     validation, or for what comes next, where none follows.
@@ -49,8 +50,9 @@ class LightningHook(AdaptedHook):
         self._epoch_ends = False
         """Whether `on_train_epoch_end` is still to be called."""
         self._trainer: Callable[[], TrainerView] | None = None
-        """Keeps the trainer, which all callbacks share:
-        what changes in it is no change of this hook.
+        """Keeps the trainer, which all callbacks share.
+
+        Changes in it are no changes of this hook.
         """
 
     def fire(self, point: str, run: Run, offered: dict[str, Any]) -> None:
@@ -150,11 +152,10 @@ def is_point_of_prediction(point: str) -> bool:
 
 
 class AccumulationHook(LightningHook):
-    """A GradientAccumulationScheduler: an iteration takes one batch, and the last one of a group
-    takes the step.
+    """A GradientAccumulationScheduler.
 
-    As there, each loss counts one part of the group's batches, an incomplete group at the end of an
-    epoch included.
+    An iteration takes one batch, and the last one of a group takes the step. As there, each loss
+    counts one part of the group's batches, an incomplete group at the end of an epoch included.
     """
 
     capabilities = replace(LightningHook.capabilities, accumulates=True)
@@ -207,8 +208,9 @@ class AccumulationHook(LightningHook):
 
 
 def with_number_keys(value: Any) -> Any:
-    """Return a table with whole numbers as keys, which TOML cannot write;
-    anything else as it is.
+    """Return a table with whole numbers as keys, which TOML cannot write.
+
+    Anything else is returned as it is.
     """
     if not isinstance(value, Mapping) or not all(str(key).isdigit() for key in value):
         return value
@@ -264,9 +266,7 @@ class WeightAveragingHook(LightningHook):
             raise UserError(Problem(message, hint='use = "swa"'))
 
     def _build_schedule(self, trainer: TrainerView) -> None:
-        """Build the schedule of a resumed run, and leave the learning
-        rates as the checkpoint has them.
-        """
+        """Build a resumed run's schedule, with the learning rates as the checkpoint has them."""
         self._resumes = False
         groups = trainer.optimizers[0].param_groups
         saved_groups = [_copy_settings(group) for group in groups]

@@ -111,8 +111,9 @@ class MessageSender:
 def _run_command(
     command: Sequence[str], text: str, environment: Mapping[str, str]
 ) -> tuple[int, str]:
-    """Run a command with `text` as its input; return its exit code, and what it has written to
-    stderr.
+    """Run a command with `text` as its input.
+
+    Returns its exit code, and what it has written to stderr.
 
     The streams are files and no pipes: a process that the command leaves behind may keep those open
     for ever. After COMMAND_TIMEOUT seconds the command is killed with all that it has started, and

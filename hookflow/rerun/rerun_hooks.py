@@ -30,8 +30,9 @@ class RerunEnd(Hook):
 
 @dataclass(eq=False)
 class BatchSaver(Hook):
-    """Saves the batch of iteration `at` by `torch.save`:
-    of several batches that it accumulates, a list.
+    """Saves the batch of iteration `at` by `torch.save`.
+
+    Of several batches that it accumulates it saves a list.
     """
 
     phase = "last"

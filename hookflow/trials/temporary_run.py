@@ -1,5 +1,6 @@
-"""Runs that keep nothing: a dry run, the run that `check --observe` watches,
-the evaluation of a checkpoint.
+"""Runs that keep nothing.
+
+These are a dry run, the run that `check --observe` watches, the evaluation of a checkpoint.
 """
 
 import tempfile
@@ -115,10 +116,10 @@ TRIAL_EPOCHS = TRIAL_ITERS = TRIAL_BATCHES = 2
 
 
 def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
-    """Return the plan with every binding due each time, so that a hook fires that would come only
-    after hours.
+    """Return the plan with every binding due each time.
 
-    With `keep_when`, only where its `when` holds, as in the run itself.
+    A hook then fires that would come only after hours. With `keep_when`, only where its `when`
+    holds, as in the run itself.
     """
     bindings = []
     for binding in plan.bindings:
@@ -130,7 +131,8 @@ def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
 
 
 def limit_batches(parts: RunComponents, batches: int, option: str) -> RunComponents:
-    """Return the parts with so many batches for a validation and a test;
+    """Return the parts with so many batches for a validation and a test.
+
     `option` has limited them.
     """
     data = dict(parts.data)
@@ -213,8 +215,9 @@ class DryRun:
 
 
 def run_dry(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> DryRun:
-    """Do everything once; `say` takes lines for people. Files of the pipeline are relative to
-    `base`.
+    """Do everything once.
+
+    `say` takes lines for people. Files of the pipeline are relative to `base`.
 
     Exceptions propagate, with a traceback unless the pipeline is at fault.
     """
@@ -254,8 +257,9 @@ class ObservationResult:
 
 
 def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> ObservationResult:
-    """Train for a few iterations and watch; `say` takes lines for people. Files of the pipeline are
-    relative to `base`.
+    """Train for a few iterations and watch.
+
+    `say` takes lines for people. Files of the pipeline are relative to `base`.
 
     Exceptions outside of hooks propagate; a traceback is printed unless the pipeline is at fault.
     """
@@ -289,8 +293,9 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
 def measure_copies(
     loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]
 ) -> dict[str, tuple[int, float]]:
-    """Return for each offloaded hook the bytes and the milliseconds of its largest copy, in a
-    training of a few steps.
+    """Return for each offloaded hook the bytes and the milliseconds of its largest copy.
+
+    A training of a few steps shows them.
 
     Files of the pipeline are relative to `base`. A hook that has not fired has no entry.
     """
@@ -322,8 +327,9 @@ def measure_copies(
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult(Generic[Result]):
-    """The `result` of a checkpoint on some data, and how far its training was:
-    iterations and epochs done.
+    """The `result` of a checkpoint on some data.
+
+    It has how far the training was: iterations and epochs done.
     """
 
     it: int
@@ -344,8 +350,9 @@ def with_checkpoint(
     single: bool = False,
     without: Sequence[str] = (),
 ) -> EvaluationResult[Result]:
-    """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint, and the pipeline that it
-    was saved with.
+    """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint.
+
+    The pipeline is that with which it was saved.
 
     The data are a split ("val") or one of its sets ("val.ood"); a `single` set where several have
     no common rows. `overrides` are laid over the pipeline, and hooks and groups in `without` are

@@ -83,8 +83,9 @@ def _is_equal(provided: str, secret: str) -> bool:
 
 
 class AccessGuard:
-    """Lets in the browser that brings the token, which is good for one time, and knows it again by
-    a cookie.
+    """Lets in the browser that brings the token, which is good for one time.
+
+    A cookie then identifies the browser.
 
     The cookie is of one secret path: a cookie is sent to all ports of a machine, and other servers
     there may be another's.
@@ -188,8 +189,9 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
 
 
 def _parse_cells(text: str, default: int) -> int:
-    """Return a width or height that the tab asks for;
-    the default where it is no number of cells.
+    """Return a width or height that the tab requests.
+
+    It is the default where that is no number of cells.
     """
     if text.isascii() and text.isdecimal() and 0 < int(text[:9]) <= MAX_CELLS:
         return int(text[:9])
@@ -197,8 +199,9 @@ def _parse_cells(text: str, default: int) -> int:
 
 
 def make_application(command: Sequence[str], title: str, access: AccessGuard) -> web.Application:
-    """Return the server of a dashboard that `command` shows;
-    it answers those whom `access` lets in.
+    """Return the server of a dashboard that `command` shows.
+
+    It answers those whom `access` lets in.
     """
     host, port = access.hosts[0].split(":")
     server = Server(shlex.join(command), host=host, port=int(port), title=title)
@@ -253,7 +256,8 @@ def make_application(command: Sequence[str], title: str, access: AccessGuard) ->
 
 
 def serve(command: Sequence[str], title: str, ready: Callable[[str], Any]) -> None:
-    """Serve a dashboard until this process is interrupted;
+    """Serve a dashboard until this process is interrupted.
+
     `ready` is called with the address to open.
     """
     asyncio.run(_serve(command, title, ready))

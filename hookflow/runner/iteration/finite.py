@@ -214,8 +214,8 @@ class StepGuard:
     def found_inf(self, names: tuple[str, ...]) -> Tensor:
         """Divide the gradients of these optimizers by the scale.
 
-        Returns 1 if their step must be left out, else 0. A step must be left out where a gradient or
-        a loss is not finite, on any rank. The scale depends on the gradients alone.
+        Returns 1 if their step must be left out, else 0. It is left out where a gradient or a loss
+        is not finite, on any rank. The scale depends on the gradients alone.
         """
         bad_gradient = self._unscale(names)
         bad_loss = torch.stack([self._bad_loss[name] for name in names]).max()
