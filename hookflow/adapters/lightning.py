@@ -144,7 +144,7 @@ def is_callback_base(kind: type) -> bool:
 def find_points(kind: type) -> Iterator[str]:
     """Yield the points at which a callback has something to do.
 
-    Those that the trainer counts by are yielded, too.
+    Points that the trainer counts by are yielded, too.
     """
     own_names = list_own_names(kind, is_callback_base)
     if kind.__name__ == "LambdaCallback":  # its methods are arguments

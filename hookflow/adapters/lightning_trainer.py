@@ -441,7 +441,7 @@ class TrainerView(RunView):
     ) -> None:
         """Write a file with the keys of Lightning's checkpoints, in the training thread.
 
-        Of several ranks the first writes it.
+        The first of several ranks writes it.
         """
         import torch
 

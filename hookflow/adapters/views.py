@@ -53,7 +53,7 @@ The hooks of the run keep them alive.
 class CheckpointView(MutableMapping[str, Any]):
     """The state of a checkpoint by another framework's keys.
 
-    What hooks add is kept in a section of its own.
+    Additions of hooks are kept in a section of their own.
     """
 
     KEYS: ClassVar[Mapping[str, str]]
@@ -152,7 +152,7 @@ class DataLoaderView(RunView):
     def __setattr__(self, name: str, value: Any) -> None:
         """End the workers where a hook sets `_iterator` to None.
 
-        Those of the next epoch get the dataset as it is now.
+        The workers of the next epoch get the dataset as it is now.
         """
         if name == "_iterator" and value is None and hasattr(self._source, "close"):
             self._source.close()

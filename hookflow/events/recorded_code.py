@@ -179,7 +179,7 @@ def code_folder(run: RunDir) -> Path:
 def list_recorded_codes(run: RunDir) -> list[RecordedCode]:
     """Return every code that a run has recorded, in order.
 
-    Those that cannot be read are left out.
+    Codes that cannot be read are left out.
     """
     archives = [path for path in code_folder(run).glob("*.zip") if path.stem.isdecimal()]
     codes = [_read_archive(path) for path in sorted(archives, key=lambda path: int(path.stem))]

@@ -437,7 +437,7 @@ class Error(Stamp):
     at: str
     """The innermost frame in the user's own files, "file:line"; empty where there is none."""
     causes: str
-    """The known causes, in lines. Of a forward pass "at FILE:LINE, layer head (Linear 6→3) was
+    """The known causes, in lines: of a forward pass "at FILE:LINE, layer head (Linear 6→3) was
     given …", and the batch; then the exceptions that led to it, the last one first: "caused by
     ValueError: …", "at FILE:LINE: …".
     """

@@ -85,7 +85,7 @@ def user_name() -> str:
 def of_rank(path: Path, rank: int) -> Path:
     """Return the name of a file that another rank writes, too: `events.rank1.jsonl`.
 
-    That of rank 0 is `path`.
+    The file of rank 0 is `path`.
     """
     if rank:
         return path.with_suffix(f".rank{rank}{path.suffix}")

@@ -127,7 +127,7 @@ class RunWatch:
     def _collect_warnings(self) -> None:
         """Hold the warnings and errors that are new in the journal.
 
-        Those that the message of a failure has are left out.
+        Entries that the message of a failure has are left out.
         """
         for entry in self._live.state.journal.since(self._next_entry):
             self._next_entry = entry.number + 1

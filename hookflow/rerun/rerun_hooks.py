@@ -32,7 +32,7 @@ class RerunEnd(Hook):
 class BatchSaver(Hook):
     """Saves the batch of iteration `at` by `torch.save`.
 
-    Of several batches that it accumulates it saves a list.
+    Where the iteration accumulates several batches, a list of them is saved.
     """
 
     phase = "last"

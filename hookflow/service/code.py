@@ -104,7 +104,7 @@ def code_files(base: Path, uses: Sequence[str]) -> dict[str, CodeFile]:
 def compare_targets(old: Target, new: Target) -> CodeComparison:
     """Compare the code of two targets.
 
-    Of a run it is what it has recorded last, and of a file what is on the disk.
+    A run has the code that it has recorded last, and a file the code on the disk.
     """
     from hookflow.runner.process.code_recorder import project_root
 

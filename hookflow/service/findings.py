@@ -248,7 +248,7 @@ class Findings:
     def alarms(self) -> Sequence[Ambiguity]:
         """The ambiguous pairs.
 
-        Those that have been fired both ways without any difference are left out.
+        Pairs that have been fired both ways without any difference are left out.
         """
         if self.commuted is None:
             return self.ambiguous

@@ -189,8 +189,9 @@ class ScalarRow(NamedTuple):
 def scalars(run_dir: RunDir) -> list[ScalarRow]:
     """Return what hooks have logged and validations have found, by iteration and name.
 
-    Of several ranks it is rank 0's. Metrics are named "val/accuracy", "test/accuracy". Of
-    iterations that were trained twice, the later attempt counts.
+    Where there are several ranks, the numbers are those of rank 0. Metrics are named
+    "val/accuracy", "test/accuracy". Of iterations that were trained twice, the later attempt
+    counts.
     """
     rows = scalar_rows(event_log(run_dir.events).read_all())
     # Rows are sorted, since equal runs write their records at different moments.

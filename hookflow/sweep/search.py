@@ -172,7 +172,7 @@ def _distributions(section: SweepSection) -> dict[str, BaseDistribution]:
 def _make_distribution(values: Sequence[Any] | SweepRange) -> BaseDistribution:
     """Return the distribution of a key.
 
-    Of a list it has the places, as optuna takes no lists and tables.
+    For a list it has the places, as optuna takes no lists and tables.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 

@@ -237,7 +237,7 @@ class Sweep:
     def _suggest_setting(self, number: int) -> dict[str, Any]:
         """Return the values of the keys that are searched.
 
-        Of those with folds it is without the fold.
+        Where there are folds, the values are without the fold.
         """
         section = self.section
         match section.kind:

@@ -73,9 +73,9 @@ class ForkedTraining:
 class TrialServer:
     """The server, as the sweep sees it.
 
-    It starts at once, in a session of its own, and ends when it is closed. Its output goes to the
-    file `log`. It has the variables of `environment` besides those of this process. Trainings that
-    are under way when it ends go on.
+    It starts at once, in a session of its own, and ends when it is closed. The output of the server
+    goes to the file `log`. It has the variables of `environment` besides those of this process.
+    Trainings that are under way when it ends go on.
     """
 
     def __init__(self, log: Path, environment: Mapping[str, str]) -> None:

@@ -210,7 +210,7 @@ def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
 def _list_hook_files(folder: Path) -> list[Path]:
     """Return the files that hooks have written in a run directory, sorted.
 
-    Those of the runner are left out.
+    Files of the runner are left out.
     """
     run_dir = RunDir(folder)
     of_runner = {
@@ -503,7 +503,7 @@ def _visit_differences(
 def _list_later_parts(differences: Sequence[VisitDifference], known: Collection[str]) -> list[str]:
     """Return the parts, each once, in which later visits differ.
 
-    Those of the first visit, in `known`, are left out.
+    Parts of the first visit, in `known`, are left out.
     """
     parts: list[str] = []
     for difference in differences:

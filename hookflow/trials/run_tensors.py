@@ -253,7 +253,7 @@ _OPAQUE_MODULES = (
 )
 """Modules of objects that have no state of the user's.
 
-What FSDP keeps beside a network must stay as it is.
+The objects that FSDP keeps beside a network must stay as they are.
 """
 _INSPECTED_MODULES = ("hookflow.runner.data.", "torch.utils.data.", "torch.amp.", "torch.cuda.amp.")
 """Those among the opaque modules whose objects do have state of the user's."""
@@ -280,7 +280,7 @@ SCALAR_TYPES = (
 class TensorFingerprints:
     """Looks into objects as far as they are the user's.
 
-    What is `known` is looked into elsewhere, and not here.
+    The `known` objects are looked into elsewhere, and not here.
     """
 
     def __init__(self, known: Iterable[Any] = ()) -> None:
@@ -349,7 +349,7 @@ COLLECTION_TYPES = (Mapping, list, tuple, set, frozenset, deque)
 def iter_held(thing: Any, *, newest: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield what a thing holds, each with its name in it.
 
-    Of a list with `newest` the last item comes first.
+    With `newest` the last item of a list comes first.
     """
     match thing:
         case Mapping():

@@ -35,8 +35,8 @@ THREAD_SETTLE_SECONDS = 1.0
 def find_unfinished_threads(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
     """Return the threads that the process would wait for, after THREAD_SETTLE_SECONDS.
 
-    Those of `before` are left out. Idle threads of an executor (concurrent.futures) are none: the
-    interpreter ends them.
+    The threads of `before` are left out. Idle threads of an executor (concurrent.futures) are none:
+    the interpreter ends them.
     """
 
     def is_busy(thread: threading.Thread) -> bool:

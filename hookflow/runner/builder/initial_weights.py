@@ -48,7 +48,7 @@ MAX_REPORTED_NAMES = 3
 class WeightMisfits(NamedTuple):
     """The misfits of weights and a model, by their names.
 
-    Those of other shapes have the shapes of the weights and of the model.
+    Entries of other shapes come with the shapes in the weights and in the model.
     """
 
     reshaped: dict[str, tuple[Any, Any]]

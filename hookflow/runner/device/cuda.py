@@ -54,7 +54,7 @@ def record_stream(tensor: Tensor, stream: torch.cuda.Stream) -> None:
 def memory_parts(tensor: Tensor) -> list[Tensor]:
     """Return the dense tensors that hold the memory of a tensor.
 
-    Of a sparse or a nested one these are its indices and values.
+    A sparse or a nested one has indices and values.
     """
     if tensor.is_nested:
         parts = [tensor.values()]

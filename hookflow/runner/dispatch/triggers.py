@@ -1,7 +1,7 @@
 """Triggers at run time.
 
-`every`, `from` and `until` follow `hookflow.graph.schedule`, and `when` is asked where the others
-hold.
+`every`, `from` and `until` follow `hookflow.graph.schedule`, and `when` is evaluated where the
+others hold.
 
 A multiple at which the condition does not hold is spent: the next chance is the next multiple.
 """

@@ -399,7 +399,7 @@ def full_state(
 def _digest(state: Any) -> bytes:
     """Return a checksum of the state of a hook.
 
-    Of what is sharded only its kind counts, and of other tensors all bytes. One tensor after
+    A sharded tensor counts by its kind alone, and another one by all its bytes. One tensor after
     another is read, without a copy of those in the host's memory.
     """
     checksum = hashlib.sha256()

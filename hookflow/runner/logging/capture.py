@@ -191,7 +191,7 @@ class TraceCapture:
     def _iter_phases(self) -> Iterator[tuple[float, float, str, str]]:
         """Yield begin, end, name and category of each iteration and phase.
 
-        What is between iterations is yielded, too.
+        The time between iterations is yielded, too.
         """
         before = start = self._began
         left = self.iters

@@ -232,7 +232,7 @@ class EventRecorder:
     ) -> None:
         """Record an exception with its whole traceback, and print that.
 
-        Of a diagnosis the message alone is recorded.
+        A diagnosis is recorded by its message alone.
 
         `it` is the iteration in which it was raised, where that is not the one under way.
 

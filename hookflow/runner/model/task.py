@@ -339,7 +339,8 @@ def not_a_number(value: Any, called: str) -> TypeError:
 def numbers(values: Any, called: str) -> Tensor:
     """Return a copy of a tensor, an array or a list of real numbers.
 
-    That of a tensor stays on its device. Raises TypeError, which names `called`, for anything else.
+    The copy of a tensor stays on its device. Raises TypeError, which names `called`, for anything
+    else.
     """
     try:
         if isinstance(values, Tensor):

@@ -378,7 +378,7 @@ def _import_statements(file: str, changed: int) -> tuple[tuple[int, str, tuple[s
 def _file_of(module: Any) -> str | None:
     """Return the file of a module.
 
-    Of a lazy module, whose attributes load it, it is what is known without that.
+    A lazy module, whose attributes load it, has the file that is known without that.
     """
     known = getattr(module, "__dict__", {})
     file = known.get("__file__")

@@ -1,6 +1,6 @@
 """Files that hooks and tasks have left open.
 
-What Python still holds back of them is written before a process ends.
+The data that Python still holds back of them are written before a process ends.
 
 Python writes it when it destroys a file object, which need not happen before a process ends. Where
 a file object is part of a circle of objects, the garbage collector may close the file before its

@@ -220,7 +220,7 @@ class RunState:
 def all_iterations(max_epochs: int | None, max_iters: int | None, lengths: EpochLengths) -> int:
     """Return the iterations of a run as long as its pipeline says.
 
-    Of two lengths the one counts that is reached first.
+    Where it states two lengths, the one counts that is reached first.
     """
     of_epochs = int(lengths.iterations(max_epochs or 0))
     if max_iters and of_epochs:

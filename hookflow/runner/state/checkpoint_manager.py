@@ -353,7 +353,7 @@ class CheckpointManager:
     def report_if_possible(self) -> None:
         """Do what `report` does, in a run that has failed already.
 
-        Of several ranks the others may have gone.
+        The other ranks may have gone.
         """
         with self._reporting_errors():
             if self._ranks.world == 1:
@@ -449,8 +449,8 @@ class CheckpointManager:
     def _save_evaluated_weights(self, state: dict[str, Any]) -> None:
         """Let the models of a captured state have the weights that are evaluated.
 
-        Those that are trained are kept. A loaded model has the weights for use; a resume has those
-        that the optimizers go on from.
+        The weights that are trained are kept. A loaded model has the weights for use; a resume has
+        those that the optimizers go on from.
         """
         models = {
             state_key("model", name): model for name, model in self._context.parts.models.items()
