@@ -794,3 +794,23 @@ def test_an_infinite_metric_is_the_best_neither_by_name_nor_where_it_is_shown(
     folder = str(recorded.dir)
     shown = hookflow_here("compare", folder, folder, "--format", "json", cwd=tmp_path, code=0)
     assert json.loads(shown.stdout)["metrics"]["score"]["best"] == [0.5, 0.5]
+
+
+def test_of_a_resumed_run_the_hooks_are_counted_in_the_last_attempt_and_the_page_says_so(
+    tmp_path: Path,
+) -> None:
+    hooks = {
+        "checkpoint": {"use": "checkpoint", "points": [{"at": "after_train_iter", "every": 3}]}
+    }
+
+    def crash(it: int, run: Any) -> None:
+        if it == 7:
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        attached(hooks, tmp_path, act=crash, validates=False)
+    _, folder = attached(hooks, tmp_path, validates=False, resume=True)
+    data = json.loads(hookflow_here("show", str(folder), "-f", "json", cwd=tmp_path, code=0).stdout)
+    assert data["hooks"]["checkpoint@after_train_iter"]["fired"] == (ITERS - 6) // 3
+    page = hookflow_here("show", str(folder), cwd=tmp_path, code=0).stdout
+    assert "\nhooks, in the last attempt\n" in page
