@@ -105,7 +105,7 @@ def format_signed(difference: float, written: Callable[[float], str] = format_ms
     without one where it is too small to be shown.
     """
     text = written(abs(difference))
-    if not text.strip("0."):
+    if not text.strip("0.") or math.isnan(difference):
         return text
     if difference > 0:
         return f"+{text}"

@@ -185,9 +185,16 @@ class RunFacts:
         )
         return totals
 
+    @property
+    def hooks_title(self) -> str:
+        """What `hook_rows` are called."""
+        if len(self.state.attempts) > 1:
+            return "hooks, in the last attempt"
+        return "hooks"
+
     def hook_rows(self) -> list[Row]:
-        """Return the hooks with what they took: within iterations, and outside them;
-        the first row has the headings.
+        """Return the hooks with what they took in the last attempt: within iterations, and outside
+        them; the first row has the headings.
         """
         has_device = self.state.first.device.iteration() is not None
         heads = ["hook", "fired", "of iterations", "outside them"]
