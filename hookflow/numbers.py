@@ -109,7 +109,7 @@ def format_signed(difference: float, written: Callable[[float], str] = format_ms
     The sign is left out where it is too small to be shown.
     """
     text = written(abs(difference))
-    if not text.strip("0."):
+    if not text.strip("0.") or math.isnan(difference):
         return text
     if difference > 0:
         return f"+{text}"

@@ -455,7 +455,12 @@ class MLflowWriter(Writer):
 
 
 def _replace_disallowed(name: str) -> str:
-    return re.sub(r"[^\w\-. :/]", "_", name)
+    """Return a name as MLflow takes it: with allowed characters alone,
+    and as a path that names each of its parts.
+    """
+    allowed = re.sub(r"[^\w\-. :/]", "_", name)
+    parts = [part for part in allowed.split("/") if part not in ("", ".", "..")]
+    return "/".join(parts) or "_"
 
 
 STEP_METRIC = "iteration"

@@ -18,6 +18,7 @@ from hookflow.hooks.base import Slots
 from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import enter_evaluation, in_mode, is_sharded
+from hookflow.pipeline.by_epoch import batches_by_epoch, takes_several_batches
 
 
 class LightningHook(AdaptedHook):
@@ -195,7 +196,7 @@ class AccumulationHook(LightningHook):
             raise UserError(
                 Problem(f"{name} sets when the optimizer steps, and this task steps it itself")
             )
-        if run.epoch_lengths.at(0) != len(run.data["train"]):
+        if takes_several_batches(run.epoch_lengths, batches_by_epoch(run.data["train"])):
             message = f"{name} and run.accumulate both set on how many batches the optimizer steps"
             raise UserError(Problem(message, hint="keep one of them"))
 

@@ -114,8 +114,12 @@ class DataLoaderView(RunView):
         self._owner = owner
         self._split = split
         self._source: Any = owner.run.data[split]
-        self.batch_size = self._source.info["batch_size"] or None
         self.dataset = getattr(self._source, "dataset", self._source)
+
+    @property
+    def batch_size(self) -> int | None:
+        """The examples of a batch of all ranks; None where batches have none in common."""
+        return self._source.info["batch_size"] or None
 
     def __len__(self) -> int:
         return len(self._source)

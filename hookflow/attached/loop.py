@@ -154,6 +154,9 @@ class AttachedLoop:
                     hint="hookflow.attach(…, max_iters=10_000), or run.max_iters in the file",
                 )
             )
+        if self.phase in (IterationPhase.OPEN, IterationPhase.STEPPED):
+            self.close()  # a loop before this one was left by `break`
+            self._leave_if_stopped()
         self._has_looped = True
         self._timeline.restart()
         while self.safe_point.stop is None and not state.finished:

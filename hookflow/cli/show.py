@@ -145,7 +145,7 @@ def format_page(facts: RunFacts) -> Iterator[str]:
             yield from lines
     tables = {
         "metrics": facts.metric_rows(),
-        "hooks": facts.hook_rows(),
+        facts.hooks_title: facts.hook_rows(),
         "checkpoints": facts.checkpoint_rows(),
         "logged": _list_logged_rows(facts),
         "layers": _layer_rows(facts),

@@ -38,6 +38,7 @@ class Run(Protocol):
     """The data sources by split: "train", and "val" and "test" where the pipeline has them; a set
     with a name of its own is "val.ood".
 
+    `len(run.data["train"])` is the number of batches of the current epoch on this rank.
     `run.data["train"].dataset`, `.sampler` and `.loader` are its parts;
     `hookflow.runner.data.source.Source` says what each can do.
     """

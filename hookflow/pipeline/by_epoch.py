@@ -143,6 +143,11 @@ def batches_by_epoch(source: Any) -> ByEpoch:
     return ByEpoch.constant(len(source))
 
 
+def takes_several_batches(lengths: EpochLengths, batches: ByEpoch) -> bool:
+    """Say whether an iteration of any epoch has more than one batch."""
+    return any(lengths.at(epoch) != batches.at(epoch) for epoch in first_epochs(lengths, batches))
+
+
 def recorded_lengths(run: Mapping[str, Any]) -> EpochLengths:
     """Return the iterations of each epoch, as they were recorded.
 

@@ -184,10 +184,17 @@ class RunFacts:
         )
         return totals
 
-    def hook_rows(self) -> list[Row]:
-        """Return the hooks with what they took, within iterations and outside them.
+    @property
+    def hooks_title(self) -> str:
+        """What `hook_rows` are called."""
+        if len(self.state.attempts) > 1:
+            return "hooks, in the last attempt"
+        return "hooks"
 
-        The first row has the headings.
+    def hook_rows(self) -> list[Row]:
+        """Return the hooks with what they took in the last attempt.
+
+        It is the time within iterations and outside of them. The first row has the headings.
         """
         has_device = self.state.first.device.iteration() is not None
         heads = ["hook", "fired", "of iterations", "outside them"]

@@ -78,7 +78,6 @@ def find_silent_bindings(
             )
 
 
-NO_VAL = "there is no [data.val]"
 NO_TEST = "run.test is off"
 SILENCE_REASONS = {
     "own": "nobody has fired this point in the first iteration",
@@ -90,18 +89,24 @@ SILENCE_REASONS = {
 """Why a binding has not fired, by the kind of its point."""
 
 
+def _why_no_validation(parts: RunComponents) -> str:
+    if parts.val_every:  # there are data, of which none are built
+        return "run.val_every is 0"
+    return "there is no [data.val]"
+
+
 def _find_silence_reason(parts: RunComponents, plan: Plan, binding: Binding) -> str:
     splits = {split_of(name) for name in parts.data}
     if binding.stages and "train" not in binding.stages and splits.isdisjoint(binding.stages):
         if "val" in binding.stages:
-            return NO_VAL
+            return _why_no_validation(parts)
         return NO_TEST
     if "_test" in binding.point and sets_of("test", parts.data):
         return "the test was not reached"
     if "_test" in binding.point:
         return NO_TEST
     if "_val" in binding.point and not sets_of("val", parts.data):
-        return NO_VAL
+        return _why_no_validation(parts)
     if "_predict" in binding.point:
         return "it is a point of hookflow predict"
     if binding.point == "on_exception":

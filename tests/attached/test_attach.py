@@ -743,3 +743,74 @@ def test_modes_of_the_model_are_the_loops_own(tmp_path: Path) -> None:
             run.backward(net(draw()[0]).square().mean())
             optimizer.step()
     assert hookflow.load_run("own", tmp_path).scalars("loss")["iter"][-1] == 2
+
+
+@pytest.mark.parametrize("at", [3, 5])
+def test_a_loop_that_is_left_by_a_break_is_gone_on_with_by_the_next_one(
+    tmp_path: Path, at: int
+) -> None:
+    """As pytorch/ignite#1386 asks of a second `run`: no iteration twice, and none is left out."""
+    tracer = Tracer()
+    net, optimizer = net_and_optimizer()
+    tables = {"run": {"name": "own"}, "hooks": {"tracer": {"use": tracer}}}
+    options: Any = {"model": net, "optimizer": optimizer, "max_iters": ITERS, "runs": tmp_path}
+    turns = []
+    with hookflow.attach(tables, iters_per_epoch=4, **options) as run:
+        for _ in range(3):
+            for it in run:
+                turns.append(it)
+                for _ in range(BATCHES):
+                    x, y = draw()
+                    run.backward(cross_entropy(net(x), y) / BATCHES)
+                optimizer.step()
+                optimizer.zero_grad()
+                if it == at:
+                    break
+    assert turns == [*range(ITERS)]
+    assert same(net, by_hand())
+    counted = [it for point, it in tracer.seen if point == "after_train_iter"]
+    assert counted == [*range(1, ITERS + 1)]
+    assert [it for point, it in tracer.seen if point == "after_train_epoch"] == [4, 8, 12]
+
+
+def test_an_infinite_metric_is_the_best_neither_by_name_nor_where_it_is_shown(
+    tmp_path: Path,
+) -> None:
+    """As Lightning#1008 asks of NaN, which compares with nothing."""
+    scores = [float("nan"), 0.5, 0.4, float("inf"), 0.3]
+    saved = {"points": ["after_val"], "args": {"monitor": "score", "mode": "max"}}
+    net, optimizer = net_and_optimizer()
+    tables = {"run": {"name": "own"}, "hooks": {"checkpoint": {"use": "checkpoint", **saved}}}
+    options: Any = {"model": net, "optimizer": optimizer, "max_iters": 5, "runs": tmp_path}
+    with hookflow.attach(tables, **options) as run:
+        for it in run:
+            run.backward(net(draw()[0]).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            with run.validation() as metrics:
+                metrics["score"] = scores[it]
+    recorded = hookflow.load_run("own", tmp_path)
+    assert recorded.checkpoint("best").iter == 2
+    folder = str(recorded.dir)
+    shown = hookflow_here("compare", folder, folder, "--format", "json", cwd=tmp_path, code=0)
+    assert json.loads(shown.stdout)["metrics"]["score"]["best"] == [0.5, 0.5]
+
+
+def test_of_a_resumed_run_the_hooks_are_counted_in_the_last_attempt_and_the_page_says_so(
+    tmp_path: Path,
+) -> None:
+    hooks = {
+        "checkpoint": {"use": "checkpoint", "points": [{"at": "after_train_iter", "every": 3}]}
+    }
+
+    def crash(it: int, run: Any) -> None:
+        if it == 7:
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        attached(hooks, tmp_path, act=crash, validates=False)
+    _, folder = attached(hooks, tmp_path, validates=False, resume=True)
+    data = json.loads(hookflow_here("show", str(folder), "-f", "json", cwd=tmp_path, code=0).stdout)
+    assert data["hooks"]["checkpoint@after_train_iter"]["fired"] == (ITERS - 6) // 3
+    page = hookflow_here("show", str(folder), cwd=tmp_path, code=0).stdout
+    assert "\nhooks, in the last attempt\n" in page

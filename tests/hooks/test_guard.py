@@ -184,6 +184,7 @@ class TestEarlyStop:
             ("min", [2, 1, 1.5, 0.5, 1, 1], 5),
             ("max", [math.nan, 1, 2, 2, 2], 4),
             ("max", [math.nan, math.nan], 1),
+            ("max", [1, math.inf, 2, 3, 3, 3], 5),
             ("max", [1, 1.05, 1.09], 2),
         ],
     )

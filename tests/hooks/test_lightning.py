@@ -187,9 +187,10 @@ def test_what_they_would_contradict_is_refused(here: Any) -> None:
     ):
         here(average, rates)
     groups = 'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2}}}'
-    assert "both set on how many batches the optimizer steps" in reason(
-        here(groups, "run.accumulate=2", code=2)
-    )
+    for several in ("2", '[[0, 1], ["2ep", 2]]'):
+        assert "both set on how many batches the optimizer steps" in reason(
+            here(groups, f"run.accumulate={several}", code=2)
+        )
     sets = 'hooks.sets={use="tests.hooks.pl_training:Sets"}'
     assert "only a GradientAccumulationScheduler sets trainer.accumulate_grad_batches" in reason(
         here(sets, code=2)

@@ -252,6 +252,10 @@ class TestAccumulationSchedule:
                 "both say on how many batches the optimizer steps",
             ),
             (
+                (accumulation("[[0, 2]]"), 'run.accumulate=[[0, 1], ["2ep", 2]]'),
+                "both say on how many batches the optimizer steps",
+            ),
+            (
                 (accumulation('[["2ep", 2], [3, 4]]'),),
                 "batches: positions must increase: 3 is iteration 3, the one",
             ),

@@ -4,6 +4,7 @@ GPU.
 `test_cuda.py` has what a GPU alone shows.
 """
 
+import re
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,7 +57,7 @@ def test_threads_that_use_tensors_are_made_in_one_place() -> None:
     makers = {
         str(file.relative_to(runner))
         for file in runner.rglob("*.py")
-        if "Thread(target" in file.read_text()
+        if re.search(r"\bThread\(\s*target", file.read_text())
     }
     assert makers == {"device/cuda.py"} | WITHOUT_TENSORS | ON_DEVICE_OF_TENSORS
 

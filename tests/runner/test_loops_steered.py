@@ -151,6 +151,12 @@ def test_who_may_not(trained: Trained, call: str, point: str, writes: str, messa
     assert f'raised by the hook "steers" at {point}' in printed
 
 
+def test_a_validation_that_the_run_goes_without_is_refused_by_its_key(trained: Trained) -> None:
+    asks = steers("validate", "after_backward", 1, "[]")
+    run_dir = trained(asks, "run.val_every=0", "hooks.early_stop.enabled=false", code=2)
+    assert "run.val_every" in reason(run_dir)
+
+
 def test_a_replacement_that_is_not_declared(trained: Trained) -> None:
     assert 'without declaring that it writes "batch"' in reason(
         trained(watcher("ReplacesUndeclared"), code=2)

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import IterableDataset, TensorDataset
 
+from hookflow.cli.resume import PipelineChanges
+from hookflow.cli.run import make_fork
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.by_epoch import ByEpoch, EpochLengths, parse_counts
-from tests.conftest import Train, Trained, hookflow_here, messages, records, strikes
+from tests.conftest import Train, Trained, hookflow_here, messages, reason, records, strikes
 from tests.distributed.several import carry_out, printed
 from tests.runner.same import assert_same_end, final_state, logged, rest_of
 
@@ -58,6 +60,16 @@ class Places:
     def after_train_iter(self, run: Any) -> None:
         run.log("size", run.batch_size)
         run.log("per_epoch", run.iters_per_epoch)
+
+
+class Lengths:
+    """Logs what the training data say of the current epoch."""
+
+    def before_train_iter(self, run: Any) -> None:
+        data = run.data["train"]
+        run.log("batches", len(data))
+        run.log("info_batches", data.info["batches"])
+        run.log("info_size", data.info["batch_size"])
 
 
 class Marks:
@@ -164,6 +176,28 @@ def test_it_trains_as_a_plain_loop_does(
     assert began["epoch_lengths"] == [[0, 6], [1, 4], [3, 2]]
 
 
+@pytest.mark.parametrize(
+    ("limit", "batches"), [("", [6, 4, 4, 2]), ("limit_train = 3", [3, 3, 3, 2])]
+)
+def test_hooks_see_the_length_of_the_current_epoch(
+    trained: Trained, train_here: Train, tmp_path: Path, limit: str, batches: list[int]
+) -> None:
+    """Also in a run that is resumed in the middle of the third epoch."""
+    hooks = f'[hooks.lengths]\nuse = "{HERE}:Lengths"\n'
+    whole = trained(pipeline=pipeline(tmp_path, run=limit, hooks=hooks))
+    rest = rest_of(whole, sum(batches[:2]) + 1, tmp_path / "rest", train_here)
+    expected = [
+        (length, size)
+        for length, size in zip(batches, [4, 6, 6, 12], strict=True)
+        for _ in range(length)
+    ]
+    for run_dir in (whole, rest):
+        counts = logged(run_dir, "batches").values()
+        sizes = logged(run_dir, "info_size").values()
+        assert [*zip(counts, sizes, strict=True)] == expected
+        assert [*logged(run_dir, "info_batches").values()] == [*counts]
+
+
 def test_accumulation_changes_as_in_a_plain_loop(trained: Trained, tmp_path: Path) -> None:
     """The last step of an epoch has fewer batches, or a smaller one."""
     staged = pipeline(tmp_path, run=f'accumulate = {ACCUMULATE}\nscale_lr = "linear"')
@@ -245,6 +279,59 @@ def test_a_resumed_run_ends_with_the_same_bits(
     )
     whole = trained(pipeline=staged)
     assert_same_end(whole, rest_of(whole, saved, tmp_path / "rest", train_here))
+
+
+AFTER_TWO, AFTER_ONE = '[[0, 4], ["2ep", 8]]', '[[0, 4], ["1ep", 8]]'
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "saved", "of_now"),
+    [
+        pytest.param("4", AFTER_TWO, 9, [4, 4, 8, 8], id="before it changes"),
+        pytest.param("4", AFTER_TWO, 15, [4, 4, 8, 8], id="in an epoch that has changed"),
+        pytest.param("4", AFTER_TWO, 18, [4, 4, 8, 8], id="after it has changed"),
+        pytest.param(AFTER_TWO, "4", 13, [4, 4, 4, 4], id="it changes no more"),
+        pytest.param(AFTER_TWO, AFTER_ONE, 12, [4, 8, 8, 8], id="it has changed earlier"),
+        pytest.param(AFTER_ONE, AFTER_TWO, 7, [4, 4, 8, 8], id="it changes later"),
+    ],
+)
+def test_a_fork_has_the_sizes_and_the_rates_of_a_run_that_was_always_so(
+    trained: Trained,
+    train_here: Train,
+    tmp_path: Path,
+    then: str,
+    now: str,
+    saved: int,
+    of_now: Any,
+) -> None:
+    """The rate of 0.05 is for the 4 examples of a first step; `saved` is in any epoch."""
+
+    def rule_for(size: str) -> str:
+        return 'scale_lr = "linear"' if size.startswith("[") else ""
+
+    staged = pipeline(
+        tmp_path,
+        loader=f"batch_size = {then}",
+        run=rule_for(then),
+        hooks='[hooks.rates]\nuse = "lr_monitor"\n',
+    )
+    parent = trained(pipeline=staged)
+    overrides = [f"data.train.loader.batch_size={now}"]
+    if rule_for(now) != rule_for(then):
+        overrides.append(f"run.scale_lr={rule_for(now).partition('= ')[2] or 'null'}")
+    child = make_fork(f"{parent.path}:it{saved:08d}", None, PipelineChanges(overrides))
+    assert train_here(child) == 0, reason(child)
+    steps = []
+    for size in of_now:
+        left = EXAMPLES
+        while left > 0:
+            steps.append((min(size, left), 0.05 * size / 4))
+            left -= size
+    sizes = logged(child, "size")
+    rates = logged(child, "lr")
+    assert [*sizes] == list(range(min(sizes), len(steps) + 1))
+    for it, size in sizes.items():
+        assert (size, pytest.approx(rates[it])) == steps[it - 1]
 
 
 @pytest.mark.parametrize("at", [5, 10, 11])

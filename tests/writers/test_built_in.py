@@ -2,6 +2,8 @@
 
 import csv
 import json
+import posixpath
+import re
 import signal
 import struct
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.pipeline import registry
 from hookflow.pipeline.load import missing_components, parse
 from hookflow.service.runs import scalars
+from hookflow.writers import _replace_disallowed
 from tests.conftest import TOY, NewRun, Trained, strikes
 from tests.support.overrides import EVERY_3
 from tests.support.processes import Training
@@ -161,6 +164,17 @@ def test_tensorboard_has_images_texts_histograms_and_the_pipeline(new_run: NewRu
     histogram = result.Histograms("weights")[-1].histogram_value
     assert (histogram.min, histogram.max, histogram.num) == (0, 2, 4)
     assert (list(histogram.bucket_limit), list(histogram.bucket)) == ([1, 2], [1, 3])
+
+
+@pytest.mark.parametrize(
+    "name", ["val/AR@100", "a//b", "loss/", "/y", "./x", "a/../b", "//", "lr/0"]
+)
+def test_a_name_is_one_that_mlflow_takes(name: str) -> None:
+    """By the rules of MLflow: as open-mmlab/mmdetection#10258 and verl-project/verl#4446."""
+    taken = _replace_disallowed(name)
+    assert re.fullmatch(r"[/\w.\- :]+", taken)
+    assert posixpath.normpath(taken) == taken
+    assert taken[0] not in "/." and not taken.startswith("..")
 
 
 def test_mlflow_has_scalars_parameters_and_artifacts(new_run: NewRun) -> None:

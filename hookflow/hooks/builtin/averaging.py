@@ -168,7 +168,7 @@ class Average(WeightAverageHook):
                 sign = -1
             if (
                 value is not None
-                and not math.isnan(value)
+                and math.isfinite(value)
                 and (self.best is None or sign * value > sign * self.best)
             ):
                 self.best = value

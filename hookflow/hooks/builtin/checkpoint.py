@@ -243,7 +243,7 @@ class Checkpoint(Hook):
                 sign = -1
             best = self.best[metric]
             rank = bisect([sign * other for other, _ in best], sign * value)
-            if rank == self.top or math.isnan(value):
+            if rank == self.top or not math.isfinite(value):
                 continue
             best.insert(rank, (value, run.iter))
             del best[self.top :]

@@ -24,6 +24,7 @@ from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_oom, local, loss_over_ranks
 from hookflow.numbers import number
 from hookflow.pipeline.amounts import Unit, parse_amount
+from hookflow.pipeline.by_epoch import batches_by_epoch, takes_several_batches
 
 Value = TypeVar("Value")
 
@@ -357,7 +358,7 @@ class AccumulationSchedule(Hook):
                 "accumulation_schedule says when the optimizer steps, and this task steps it itself"
             )
             raise UserError(Problem(message))
-        if run.epoch_lengths.at(0) != len(run.data["train"]):
+        if takes_several_batches(run.epoch_lengths, batches_by_epoch(run.data["train"])):
             message = (
                 "accumulation_schedule and run.accumulate both say on how many batches the"
                 " optimizer steps"

@@ -34,8 +34,8 @@ class EarlyStop(Hook):
     With `stage = "train"` it looks after each epoch at a number that the training has logged, such
     as `loss_epoch` of `log` with `mean = "epoch"`, or `train/accuracy` of `accuracy`; `patience`
     counts epochs then. It also stops as soon as the metric is as good as `stopping_threshold`,
-    worse than `divergence_threshold`, or, with `check_finite`, NaN or infinite; without it NaN is
-    no improvement.
+    worse than `divergence_threshold`, or, with `check_finite`, NaN or infinite; without it such a
+    value is no improvement.
     """
 
     settable = (
@@ -138,21 +138,20 @@ class EarlyStop(Hook):
             better = math.inf
         else:
             better = (value - self.best) * self.sign
-        if better > self.min_delta and not math.isnan(value):
+        if better > self.min_delta and math.isfinite(value):
             self.best = value
             self.waited = 0
             return ""
         self.waited += 1
         if self.waited < self.patience:
             return ""
-        if self.best is None:
-            best = "NaN"
-        else:
-            best = number(self.best)
         unit = "validation"
         if self.stage == "train":
             unit = "epoch"
-        return f"has not improved on {best} for {format_count(self.waited, unit)}"
+        waited = format_count(self.waited, unit)
+        if self.best is None:
+            return f"has not been finite for {waited}"
+        return f"has not improved on {number(self.best)} for {waited}"
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "waited": self.waited}

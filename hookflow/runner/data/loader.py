@@ -73,6 +73,7 @@ class _ByIndex(SizedSource):
         if isinstance(sampler, ChangingBatchSampler):
             self.batches_by_epoch = sampler.batches_by_epoch
             self.batch_size_in = sampler.batch_size_in
+            self.enter_epoch = self._describe_epoch
         samplers = {}
         if sampler.drawn:
             samplers = sampler.drawn.samplers
@@ -84,6 +85,14 @@ class _ByIndex(SizedSource):
         if own:  # without one, a source has no state
             self.state_dict = own.state_dict
             self.load_state_dict = own.load_state_dict
+
+    def _describe_epoch(self, epoch: int) -> None:
+        """Let `len` and `info` be those of an epoch."""
+        self.info = {
+            **self.info,
+            "batches": self._sampler.batches_in(epoch),
+            "batch_size": self.batch_size_in(epoch),
+        }
 
     def indices(self, epoch: int) -> list[Tensor]:
         """Return the indices in the dataset of a rank's examples of each batch: int64 (batch,)."""

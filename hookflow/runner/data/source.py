@@ -57,14 +57,15 @@ class Source(Protocol):
     `batch_size(index)` returns the number of its examples on this rank; without it, the size is
     read off the tensors (`hookflow.runner.data.batches.size_of`). `global_batch_size(index)`
     returns the examples of all ranks; without it, the ranks sum their sizes. One whose epochs have
-    different lengths has the attribute `batches_by_epoch`.
+    different lengths has the attribute `batches_by_epoch`, and a method `enter_epoch(epoch)`, after
+    which its length and `info` are those of that epoch.
     """
 
     info: DataInfo
     """A description of the data, shown by the dashboard and the commands."""
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch, at least one; of the first,
+        """Return the number of batches of an epoch, at least one; of the current one,
         where `batches_by_epoch` is there.
         """
 
@@ -517,7 +518,7 @@ class LimitedSource(SizedSource):
     and the next epoch continues after them.
     """
 
-    _own = frozenset({"_source", "whole", "info", "_compared", "batches_by_epoch"})
+    _own = frozenset({"_source", "_key", "whole", "info", "_compared", "batches_by_epoch"})
     """The attributes that are not the source's."""
 
     def __init__(self, source: Source, limit: int | ByEpoch, key: str) -> None:
@@ -525,24 +526,32 @@ class LimitedSource(SizedSource):
         if isinstance(limit, int):
             limit = ByEpoch.constant(limit)
         self._source = source
-        self.whole = len(source)
-        """The batches of an epoch without the limit."""
+        self._key = key
         self.batches_by_epoch = limit
-        batches = self.batches_by_epoch.at(0)
-        info = source.info
-        note = f"{key}: {batches} of {self.whole} batches"
-        self.info = {
-            **info,
-            "batches": batches,
-            "examples": (
-                min(info["examples"], batches * info["batch_size"])
-                if info["batch_size"]
-                else info["examples"]
-            ),
-            "note": f"{note}; {info['note']}" if info["note"] else note,
-        }
+        self._describe(0)
         if isinstance(source, Stateful | MixedSource):
             source.info = self.info
+
+    def _describe(self, epoch: int) -> None:
+        """Let `len` and `info` be those of an epoch."""
+        info = self._source.info
+        self.whole = len(self._source)
+        """The batches of the epoch without the limit."""
+        batches = self.batches_by_epoch.at(epoch)
+        examples = info["examples"]
+        if info["batch_size"]:
+            examples = min(examples, batches * info["batch_size"])
+        note = f"{self._key}: {batches} of {self.whole} batches"
+        if info["note"]:
+            note = f"{note}; {info['note']}"
+        self.info = {**info, "batches": batches, "examples": examples, "note": note}
+
+    def enter_epoch(self, epoch: int) -> None:
+        """Take on that an epoch is the current one."""
+        enter = getattr(self._source, "enter_epoch", None)
+        if enter is not None:
+            enter(epoch)
+            self._describe(epoch)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)

@@ -158,6 +158,7 @@ class RunContext:
         together = ranks.world // parts.data_ranks.world
         state.batches_by_epoch = parts.batches_by_epoch
         state.accumulate_by_epoch = section.accumulate
+        state.tell_epoch = getattr(parts.data.get("train"), "enter_epoch", None)
         state.set_length(section.epoch_limit, section.max_iters, parts.epoch_lengths)
         state.seconds = consensus.seconds
         clock = _device_clock(parts.device)

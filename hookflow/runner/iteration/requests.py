@@ -161,7 +161,9 @@ class HookRequests:
         self.check("validate", ["before_train_epoch", *inside, "after_train_epoch"])
         sets = sets_of("val", self.sizes)
         if not sets:
-            raise _make_error("run.validate needs validation data, and there is no [data.val]")
+            raise _make_error(
+                "run.validate needs validation data: [data.val], and run.val_every above 0"
+            )
         self.validate_on(sets)
 
     def validate_on(self, sets: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any
 
 from hookflow.events.records import CommandRecord, Status
+from hookflow.runner.builder.rate_scaling import make_rate_scaling
 from hookflow.runner.data.batches import call_before_each, sets_of
 from hookflow.runner.distributed.consensus import (
     END_EPOCH,
@@ -27,7 +28,6 @@ from hookflow.runner.iteration.update import OptimizerUpdate
 from hookflow.runner.logging.timing import COMMANDS
 from hookflow.runner.loop.control import CHANGING_COMMANDS, CommandHandler
 from hookflow.runner.loop.evaluation import EvaluationLoop, ValSchedule
-from hookflow.runner.loop.rate_scaling import make_rate_scaling
 from hookflow.runner.loop.sanity import run_sanity_check
 from hookflow.runner.process.forks import end_if_forked, watch_for_forks
 from hookflow.runner.process.signals import SignalCollector, StopReason, WorkerHangError
@@ -398,8 +398,11 @@ class TrainingLoop:
         engine = self.engine
         began = time.perf_counter() - self.timeline.excluded_s
         entered = len(engine.arounds)
-        if state.batch_idx == 0 and self.rate_scaling is not None:
-            self.rate_scaling.begin_epoch(state.epoch)
+        if self.rate_scaling is not None:
+            if state.batch_idx == 0:
+                self.rate_scaling.begin_epoch(state.epoch)
+            else:
+                self.rate_scaling.continue_epoch(state.epoch)
         if state.batch_idx == 0:
             engine.fire("before_train_epoch")
         else:

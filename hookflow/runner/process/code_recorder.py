@@ -11,7 +11,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from threading import Thread
 from types import CodeType, FunctionType, ModuleType
@@ -104,13 +104,14 @@ class CodeRecorder:
         nothing differs. Modules that are new since `then` are reported. A file that cannot be read
         or written is reported; the run goes on.
         """
-        self._look(late=False)
+        imported = self._imported()
+        self._look(imported, late=False)
         now = CodeSnapshot(self._root, self._files)
         if then is not None:
             new = [change for change in compare_code(then, now) if change.kind == "new"]
             for change in new[:MAX_REPORTED]:
                 self._say(change.since(since), "warn")
-        for path in edited_since_import(self._imported()):
+        for path in edited_since_import(imported):
             text = (
                 f"{path} was edited since this process imported it: the import runs, and the edited"
                 " file is recorded"
@@ -153,7 +154,7 @@ class CodeRecorder:
         if self._git_thread is not None:
             self._git_thread.join(GIT_WAIT)
         known = len(self._files)
-        self._look(late=True)
+        self._look(self._imported(), late=True)
         if len(self._files) > known or self._git != recorded.git:
             self._write(recorded.it, recorded.number)
 
@@ -178,9 +179,9 @@ class CodeRecorder:
         if answer is not None:
             self._git, self._diff = answer
 
-    def _look(self, *, late: bool) -> None:
-        """Read the files that have been imported and are not known yet."""
-        for path, module in self._imported().items():
+    def _look(self, imported: Mapping[Path, str], *, late: bool) -> None:
+        """Read the imported files that are not known yet."""
+        for path, module in imported.items():
             name = self._name_of(path)
             if name in self._files:
                 continue
@@ -268,8 +269,14 @@ def _files_of(modules: Iterable[tuple[str, ModuleType]]) -> dict[Path, str]:
     for name, module in modules:
         file = _file_of(module)
         if file is not None and is_project_file(file):
-            matches.setdefault(Path(os.path.realpath(file)), name)
+            matches.setdefault(_follow_links(file), name)
     return matches
+
+
+@cache
+def _follow_links(file: str) -> Path:
+    """Return where the file of an imported module lies."""
+    return Path(os.path.realpath(file))
 
 
 def is_project_file(file: str) -> bool:
@@ -315,7 +322,7 @@ def _closure(
             continue
         seen.add(id(module))
         yield name, module
-        beside = find_neighbour_modules(Path(os.path.realpath(file)).parent)
+        beside = find_neighbour_modules(_follow_links(file).parent)
         for other in {*_imports(file, module), *_origins(module)}:
             matches = beside.get(other) or modules.get(other)
             if matches is not None and id(matches) not in seen:

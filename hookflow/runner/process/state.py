@@ -44,6 +44,11 @@ NO_BATCH: Any = object()
 class RunState:
     """The position of a run. `iter`, `epoch` and `batch_idx` (in the epoch) count what is done."""
 
+    tell_epoch: Callable[[int], None] | None = None
+    """Tells training data whose batches change which epoch is the current one; None where they do
+    not. Written before the run begins.
+    """
+
     def __init__(self) -> None:
         self.attention = False
         """A request waits for the next safe point."""
@@ -157,6 +162,8 @@ class RunState:
         self.batches_per_epoch = self.batches_by_epoch.at(self.epoch)
         self.accumulate = self.accumulate_by_epoch.at(self.epoch)
         self.iters_per_epoch = self.epoch_lengths.at(self.epoch)
+        if self.tell_epoch is not None:
+            self.tell_epoch(self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the run between two iterations."""

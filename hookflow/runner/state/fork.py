@@ -29,6 +29,7 @@ from hookflow.pipeline.load import find_trained_model, key_of
 from hookflow.pipeline.schema import Pipeline
 from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.builder.initial_weights import compare_weights, find_misfits
+from hookflow.runner.builder.rate_scaling import SCALE
 from hookflow.runner.data.batches import batch_size_in
 from hookflow.runner.data.lengths import is_mixed, iter_sources
 from hookflow.runner.model.selectors import param_groups
@@ -37,6 +38,9 @@ State = dict[str, Any]
 
 IN_ANOTHER_MIX = ("data.", "run.limit_train", "run.overfit", "run.seed")
 """How the keys begin by which the batches of several training sets come in another order."""
+
+SCALES_RATES = ("run.scale_lr", "run.accumulate", "data.train")
+"""How the keys begin by which `run.scale_lr` scales learning rates by other factors."""
 
 
 @dataclass
@@ -69,6 +73,8 @@ class ForkAdapter:
         for settings in self._settings_changed.values():
             if settings is None or "lr" in settings:
                 self._rates_changed = True
+        self._rescales = any(key.startswith(SCALES_RATES) for key in self._keys)
+        """Whether `run.scale_lr` may scale the learning rates by other factors."""
         self._renumbered = False
         """Whether an epoch has another number of iterations:
         then they are counted as if it always had.
@@ -229,6 +235,8 @@ class ForkAdapter:
         lengths = self.parts.epoch_lengths
         epochs_of_parent = recorded_lengths(position).epochs(position["max_iters"])
         position["max_iters"] = ceil(lengths.iterations(epochs_of_parent))
+        if it == before:
+            return
         length = lengths.at(position["epoch"])
         text = (
             f"an epoch has {length:,} iterations: iteration {before:,} of the parent is {it:,} here"
@@ -508,6 +516,8 @@ class ForkAdapter:
         A learning rate keeps its ratio to the rate that it began with, unless its schedule is
         another.
         """
+        if self._rescales:
+            saved = self._with_unscaled_rate(saved)
         changed = self._settings_changed[name]
         own = {key: value for key, value in built.items() if key != "params"}
         if changed is None:
@@ -515,6 +525,8 @@ class ForkAdapter:
         else:
             result = dict(saved)
             result |= {key: own[key] for key in changed & own.keys()}
+        if SCALE in saved:
+            result[SCALE] = saved[SCALE]
         if self._schedules_changed or self._replayed:
             of_schedules = {
                 key: value for key, value in own.items() if key not in optimizer.defaults
@@ -526,6 +538,16 @@ class ForkAdapter:
                 ratio = saved["lr"] / saved["initial_lr"]
             result["initial_lr"] = own["initial_lr"]
             result["lr"] = own["initial_lr"] * ratio
+        return result
+
+    def _with_unscaled_rate(self, saved: State) -> State:
+        """Return the settings of a group with the learning rate as it is before `run.scale_lr`
+        scales it.
+        """
+        result = dict(saved)
+        result["lr"] = saved["lr"] / result.pop(SCALE, 1.0)
+        if self.parts.section.scale_lr is not None:
+            result[SCALE] = 1.0
         return result
 
 

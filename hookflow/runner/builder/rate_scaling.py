@@ -15,45 +15,64 @@ from hookflow.hooks.builtin.schedules import set_rate
 from hookflow.pipeline.by_epoch import ByEpoch
 from hookflow.runner.builder.components import RunComponents
 
-EXAMPLES = "examples_of_rate"
-"""The key of a parameter group that says for how many examples of a step its learning rate is."""
+SCALE = "scale_of_rate"
+"""The key of a parameter group that has the factor by which its learning rate is scaled."""
+
+Rule = Literal["linear", "sqrt"]
 
 
 @dataclass(frozen=True)
 class RateScaling:
     """Multiplies each learning rate where an epoch begins whose steps have more or fewer examples.
 
-    A parameter group, and so a checkpoint, says for how many examples its rate is: it is scaled
-    once.
+    A parameter group, and so a checkpoint, says by which factor its rate is scaled. The factor of
+    the first epoch is 1.
     """
 
     optimizers: Mapping[str, Optimizer]
     examples: ByEpoch
     """The examples of an optimizer step in each epoch."""
-    rule: Literal["linear", "sqrt"]
+    rule: Rule
     say: Callable[..., None]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Scale the rates where the epoch that begins has steps of
-        other sizes than the one before.
+        """Scale the rates for the steps of an epoch that begins.
+
+        A group that says nothing has the rate of the epoch before.
         """
-        now = self.examples.at(epoch)
-        before = self.examples.at(max(epoch - 1, 0))
+        self._scale(epoch, self._factor(max(epoch - 1, 0)))
+
+    def continue_epoch(self, epoch: int) -> None:
+        """Scale the rates that are not those of the epoch in which the run goes on: a fork may have
+        another batch size than its parent.
+        """
+        self._scale(epoch, self._factor(epoch))
+
+    def _factor(self, epoch: int) -> float:
+        factor = self.examples.at(epoch) / self.examples.at(0)
+        if self.rule == "sqrt":
+            return sqrt(factor)
+        return factor
+
+    def _scale(self, epoch: int, otherwise: float) -> None:
+        """Scale each rate by the factor of an epoch.
+
+        A rate whose group says nothing is scaled by the factor `otherwise` so far.
+        """
+        wanted = self._factor(epoch)
         is_scaled = False
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
-                factor = now / group.get(EXAMPLES, before)
-                if factor == 1:
+                present = group.get(SCALE, otherwise)
+                if present == wanted:
                     continue
-                if self.rule == "sqrt":
-                    factor = sqrt(factor)
-                set_rate(group, group["lr"] * factor)
-                group[EXAMPLES] = now
+                set_rate(group, group["lr"] * (wanted / present))
+                group[SCALE] = wanted
                 is_scaled = True
         if is_scaled:
             self.say(
-                f"run.scale_lr: a step has {now:,} examples, and each learning rate follows"
-                f" ({self.rule})"
+                f"run.scale_lr: a step has {self.examples.at(epoch):,} examples, and each learning"
+                f" rate follows ({self.rule})"
             )
 
 
