@@ -1,5 +1,6 @@
-"""`python -m hookflow` is `hookflow`: the current folder is not searched for modules,
-as it is not in a training.
+"""`python -m hookflow` is `hookflow`.
+
+The current folder is not searched for modules, as it is not in a training.
 """
 
 import sys

@@ -1,5 +1,6 @@
-"""Whether less or more of a metric is better: its mode,
-which follows from the name where that is plain.
+"""The mode of a metric: whether less or more of it is better.
+
+The mode follows from the name where that is plain.
 """
 
 import re
@@ -54,8 +55,9 @@ def is_formula(metric: str) -> bool:
 
 @lru_cache(maxsize=4096)  # screens ask for the same names several times a second
 def read_mode_from_name(metric: str) -> Mode | None:
-    """Return the mode that the words of a name say (`val/loss`, `accuracy@5`, `map50`);
-    None where it is not plain.
+    """Return the mode that the words of a name say (`val/loss`, `accuracy@5`, `map50`).
+
+    It is None where it is not plain.
     """
     if is_formula(metric):  # 1 - accuracy is the better the less it is
         return None
@@ -69,8 +71,9 @@ def read_mode_from_name(metric: str) -> Mode | None:
 
 
 def _find_modes_of_word(word: str) -> set[Mode]:
-    """Return the modes that a word says, by itself (`map50` is `map`) or by its ending;
-    most words say none.
+    """Return the modes that a word says, by itself (`map50` is `map`) or by its ending.
+
+    Most words say none.
     """
     for whole in (word, word.rstrip("0123456789")):
         if whole in _MODE_BY_WORD:
@@ -79,8 +82,9 @@ def _find_modes_of_word(word: str) -> set[Mode]:
 
 
 def choose_mode(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
-    """Return the mode that is stated, or else that of the name. Raises UserError where neither says
-    it.
+    """Return the mode that is stated, or else that of the name.
+
+    Raises UserError where neither says it.
 
     `beside` says where the mode belongs, if not beside the metric.
     """
@@ -101,8 +105,9 @@ def choose_mode(metric: str, stated: Mode | None = None, beside: str = "") -> Mo
 
 
 def _nearest_metric(metric: str) -> str:
-    """Return `did you mean "clean/accuracy"?` for a name whose last word is misspelt,
-    or an empty string.
+    """Return `did you mean "clean/accuracy"?` for a name whose last word is misspelt.
+
+    The text is empty for others.
     """
     name_of_set, slash, last = metric.rpartition("/")  # clean/accuracy is the accuracy of a set
     slips = []

@@ -20,8 +20,9 @@ _TAKE_MORE = (
 
 
 def make_showable(error: BaseException, *notes: str) -> BaseException:
-    """Return an exception with these notes, or one raised at the same place, with its name,
-    if it cannot be shown.
+    """Return an exception with these notes, or one in its place if it cannot be shown.
+
+    That one is raised at the same place, with its name.
     """
     try:
         for note in notes:
@@ -65,16 +66,18 @@ _PRINTED_ATTRIBUTE = "_hookflow_has_printed_it"
 
 
 def mark_printed(error: BaseException) -> None:
-    """Note on an exception that its traceback has been printed;
-    one that takes no attribute is printed once more.
+    """Note on an exception that its traceback has been printed.
+
+    One that takes no attribute is printed once more.
     """
     with suppress(AttributeError, TypeError):
         setattr(error, _PRINTED_ATTRIBUTE, True)
 
 
 def is_printed(error: BaseException) -> bool:
-    """Say whether the traceback of an exception,
-    or of the one that it stands for, has been printed.
+    """Say whether the traceback of an exception has been printed.
+
+    It may be that of the exception that it stands for.
     """
     if getattr(error, _PRINTED_ATTRIBUTE, False):
         return True
@@ -85,8 +88,9 @@ _EXPLANATION_ATTRIBUTE = "_hookflow_explanation"
 
 
 def explain(error: BaseException, lines: list[str]) -> None:
-    """Note on an exception what is known of it: its traceback shows that,
-    and `read_explanation` returns it.
+    """Note on an exception what is known of it.
+
+    Its traceback shows that, and `read_explanation` returns it.
     """
     for line in lines:
         error.add_note(line)
@@ -103,8 +107,9 @@ HOOKFLOW_FOLDER = Path(__file__).parent
 RAISE_OPCODE = dis.opmap["RAISE_VARARGS"]
 
 FRAME_PATTERN = re.compile(r'^[ |]*File "(?P<file>.+?)", line (?P<line>\d+)', re.MULTILINE)
-"""A frame of a traceback as Python prints it;
-also of one that a worker process has handed on as text.
+"""A frame of a traceback as Python prints it.
+
+A worker process may have handed it on as text.
 """
 
 NOT_OWN = (
@@ -123,8 +128,9 @@ def is_ours(error: BaseException) -> bool:
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Say whether a signal raised it, between two instructions or in hookflow,
-    and no `raise` of the user's code.
+    """Say whether a signal raised an exception, and no `raise` of the user's code.
+
+    It raises between two instructions or in hookflow.
     """
     if not isinstance(error, KeyboardInterrupt):
         return False
@@ -142,8 +148,7 @@ def _find_origin(error: BaseException) -> TracebackType:
 
 
 def find_innermost_line(printed: str) -> str:
-    """Return "file:line" of the innermost frame of a printed traceback that lies in the user's own
-    files.
+    """Return "file:line" of the innermost user frame of a printed traceback.
 
     Frames of hookflow, of Python and of installed packages count only where there are no others.
     """
@@ -163,16 +168,18 @@ def has_user_frame(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> list[str]:
-    """Return what an exception says, where it was raised (as `innermost` does),
-    and the same of each of its causes.
+    """Return what an exception says, where it was raised, and the same of its causes.
+
+    The place is found as `innermost` does.
     """
     shown = make_showable(error)
     return [*_format_cause("", shown), *describe_causes(shown)]
 
 
 def describe_causes(error: BaseException) -> list[str]:
-    """Return what led to an exception that can be shown, in lines: what each cause says,
-    and where it was raised.
+    """Return what led to an exception that can be shown, in lines.
+
+    They are what each cause says, and where it was raised.
     """
     lines: list[str] = []
     seen = {id(error)}
@@ -204,8 +211,9 @@ def _format_cause(link: str, error: BaseException) -> Iterator[str]:
 
 
 def is_own_file(file: str) -> bool:
-    """Say whether a file is the user's: no part of Python,
-    of hookflow or of an installed package.
+    """Say whether a file is the user's.
+
+    It is no part of Python, of hookflow or of an installed package.
     """
     return not (
         file.startswith(NOT_OWN)

@@ -1,5 +1,6 @@
-"""The iterations of a user's loop: what its calls,
-its forward passes and its optimizers' steps say of their phases.
+"""The iterations of a user's loop.
+
+Its calls, forward passes and optimizers' steps show the phases of an iteration.
 """
 
 import time
@@ -32,8 +33,9 @@ VALIDATION_SET = "val"
 
 @dataclass(frozen=True)
 class CutValidation:
-    """A validation that the user's code has left before its end,
-    by `break` or by an exception that it has caught.
+    """A validation that the user's code has left before its end.
+
+    It has left by `break`, or by an exception that it has caught.
     """
 
     entered: int
@@ -43,7 +45,8 @@ class CutValidation:
 
 
 class LoopStopped(BaseException):
-    """Raised at the head of the user's `for` where the run stops before its end;
+    """Raised at the head of the user's `for` where the run stops before its end.
+
     `attach` lets it end there.
     """
 
@@ -78,8 +81,9 @@ class AttachedLoop:
         self.reported: dict[str, Any] = {}
         """The outputs of `run.report` for the current batch."""
         self.is_told_of_steps = False
-        """Whether `before_step` says when gradients are complete:
-        another trainer may compute them within the step.
+        """Whether `before_step` says when gradients are complete.
+
+        Another trainer may compute them within the step.
         """
         self._called_models = models
         self._examples = examples
@@ -102,8 +106,9 @@ class AttachedLoop:
             for b in plan.at("before_train_iter")
             if "batch" in b.takes or "batch" in b.writes
         ]
-        """The hooks that need `run.batch`: they are given the batch,
-        or put another one in its place.
+        """The hooks that need `run.batch`.
+
+        They are given the batch, or put another one in its place.
         """
         self._of_backward = [
             binding.hook for point in POINTS_OF_BACKWARD for binding in plan.at(point)
@@ -112,8 +117,9 @@ class AttachedLoop:
         self._writers = [
             f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole"
         ]
-        """The hooks that fire at the later batches of an iteration, too:
-        those that write the batch.
+        """The hooks that fire at the later batches of an iteration, too.
+
+        These are the ones that write the batch.
         """
         for firing in self._writers:
             firing.ask_once_per_iteration(self.state)
@@ -167,8 +173,9 @@ class AttachedLoop:
         self._leave_if_stopped()
 
     def close_validation(self) -> None:
-        """Leave a validation that was left before its end: the program goes on,
-        and nothing of it counts.
+        """Leave a validation that was left before its end.
+
+        The program goes on, and nothing of the validation counts.
         """
         cut = self.cut_validation
         self.cut_validation = None
@@ -210,8 +217,9 @@ class AttachedLoop:
     # The actions of the user's code in an iteration.
 
     def take_batch(self, batch: Any) -> Any:
-        """Return a batch as the hooks at `before_train_iter` leave it;
-        those of later batches write the batch alone.
+        """Return a batch as the hooks at `before_train_iter` leave it.
+
+        For later batches only those hooks fire that write the batch.
         """
         state = self.state
         if self.is_validating:
@@ -235,8 +243,9 @@ class AttachedLoop:
         return self._batch
 
     def open(self, batch: Any) -> None:
-        """Begin the iteration with a batch that hooks see and do not replace;
-        None where it is unknown.
+        """Begin the iteration with a batch that hooks see and do not replace.
+
+        It is None where it is unknown.
         """
         if batch is None:
             self._open_without_batch()
@@ -408,8 +417,9 @@ class AttachedLoop:
     # The end of an iteration, and of the loop.
 
     def close(self) -> None:
-        """End the iteration, if one is under way: at the loop's next turn,
-        or where a validation follows its step.
+        """End the iteration, if one is under way.
+
+        It ends at the loop's next turn, or where a validation follows its step.
         """
         state = self.state
         self.close_validation()

@@ -1,5 +1,6 @@
-"""The objects of a user's loop, as hooks see them: models without wrappers, optimizers,
-ranks, what is kept.
+"""The objects of a user's loop, as hooks see them.
+
+These are models without wrappers, optimizers, ranks, and what is kept.
 """
 
 from collections.abc import Mapping
@@ -29,8 +30,9 @@ class NoModel(nn.Module):
 
 
 class LoopTask:
-    """The task of a user's loop: it computes nothing,
-    and keeps the state of the objects that join the checkpoints.
+    """The task of a user's loop.
+
+    It computes nothing, and keeps the state of the objects that join the checkpoints.
     """
 
     steps_itself = True

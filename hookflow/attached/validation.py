@@ -48,8 +48,7 @@ class AttachedValidation:
 
     @contextmanager
     def run(self) -> Iterator[MutableMapping[str, Any]]:
-        """Fire the points of a validation around a block that computes the metrics, and puts them
-        into a dict.
+        """Fire a validation's points around a block that puts the metrics into a dict.
 
         Raises UserError in the middle of an iteration.
         """
@@ -82,8 +81,9 @@ class AttachedValidation:
 
     @contextmanager
     def _enter_evaluation(self) -> Iterator[None]:
-        """Compute without gradients, on random numbers of this place,
-        with the models in evaluation.
+        """Compute without gradients, on random numbers of this place.
+
+        The models are in evaluation.
         """
         loop = self._loop
         context = self._context
@@ -106,8 +106,9 @@ class AttachedValidation:
                 state.batches = batches
 
     def _record_metrics(self) -> Iterator[MutableMapping[str, Any]]:
-        """Yield the dict of metrics, between the points of a validation,
-        and record what it holds then.
+        """Yield the dict of metrics, between the points of a validation.
+
+        The metrics that it holds then are recorded.
         """
         state = self._state
         fire = self._engine.fire
@@ -169,11 +170,11 @@ class AttachedValidation:
             raise LoopStopped(stop.reason)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a validation, each between its two points; means of what is reported
-        are its metrics.
+        """Yield the batches of a validation, each between its two points.
 
-        Within a block of `run.validation()` they are not put among its metrics. Raises UserError
-        where hooks need the outputs of a batch, and `run.report` has not been called.
+        The means of what is reported are its metrics. Within a block of `run.validation()` they are
+        not put among its metrics. Raises UserError where hooks need the outputs of a batch, and
+        `run.report` has not been called.
         """
         if self._loop.is_validating:
             yield from self._iterate_batches(loader)

@@ -221,8 +221,9 @@ class RunDir:
         return _filter_facts(facts)
 
     def parent(self) -> Parent | None:
-        """Return the checkpoint that the run was forked from; None for any other run,
-        and where it cannot be read.
+        """Return the checkpoint that the run was forked from.
+
+        It is None for any other run, and where it cannot be read.
         """
         facts = self.describe().get("parent", {})
         kinds = {"run": str, "checkpoint": str, "it": int, "path": str}
@@ -234,8 +235,9 @@ class RunDir:
         return None
 
     def read_notes(self) -> tuple[list[str], str]:
-        """Return the tags and the note that people have given the run;
-        none where they cannot be read.
+        """Return the tags and the note that people have given the run.
+
+        There are none where they cannot be read.
         """
         try:
             facts = read_object(read_regular(self.notes))
@@ -247,8 +249,9 @@ class RunDir:
 
     @contextlib.contextmanager
     def lock_notes(self) -> Iterator[None]:
-        """Keep other processes from changing tags and note,
-        from before they are read until they are written.
+        """Keep other processes from changing tags and note.
+
+        They wait from before these are read until they are written.
         """
         with (self.path / ".notes.lock").open("ab") as file:
             with contextlib.suppress(OSError):  # a file system that knows no locks
@@ -260,8 +263,9 @@ class RunDir:
         write_whole(self.notes, json.dumps({"tags": tags, "note": text}) + "\n")
 
     def base(self) -> Path:
-        """Return the folder that the pipeline's own files are relative to;
-        UserError where `run.json` says none.
+        """Return the folder that the pipeline's own files are relative to.
+
+        Raises UserError where `run.json` names none.
         """
         try:
             return Path(self.describe()["base"])
@@ -274,8 +278,9 @@ class RunDir:
         write_whole(self.identity, readable(json.dumps(self.describe() | facts, indent=1)))
 
     def sign_process(self, pid: int | None = None) -> None:
-        """Note the process that trains: its pid, its start time
-        (pids are used again) and its host.
+        """Note the process that trains: its pid, its start time and its host.
+
+        The start time is noted since pids are used again.
         """
         self.sign(**process_identity(os.getpid() if pid is None else pid), training_ended=None)
 
@@ -287,8 +292,9 @@ class RunDir:
             self.sign(training_ended=time.time())
 
     def trouble(self) -> str:
-        """Return why nothing can be written into the run directory now;
-        empty where something can.
+        """Return why nothing can be written into the run directory now.
+
+        The text is empty where something can.
         """
         try:
             full = shutil.disk_usage(self.path).free < MIN_FREE_BYTES
@@ -307,8 +313,9 @@ class RunDir:
         return "no space is left on the disk of its run directory" * full
 
     def ended_by(self, code: int) -> str:
-        """Return how a process without an end record ended, by its exit code;
-        a signal's number is negative.
+        """Return how a process without an end record ended, by its exit code.
+
+        A signal's number is negative.
         """
         if code >= 0:
             trouble = self.trouble()
@@ -327,8 +334,9 @@ class RunDir:
         return f"{killed}; the kernel's out-of-memory killer does that"
 
     def life(self) -> Life:
-        """Return whether the process behind the run lives: asked of the system, not guessed from a
-        missing `end`.
+        """Return whether the process behind the run lives.
+
+        The system is asked, and a missing `end` says nothing.
 
         With several ranks, rank 0 alone keeps the run alive: when their launcher is killed, they
         still save.
@@ -360,8 +368,9 @@ class RunDir:
         return "gone"
 
     def is_training_elsewhere(self) -> bool:
-        """Say whether another process of this machine has signed the run, lives,
-        and has not signed off.
+        """Say whether another process of this machine trains the run.
+
+        It has signed the run, lives, and has not signed off.
         """
         facts = self.describe()
         here = facts.get("host") == socket.gethostname()
@@ -374,8 +383,9 @@ class RunDir:
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """Return what tells a process from others: its pid,
-    its start time (pids are used again) and its host.
+    """Return what tells a process from others: its pid, its start time and its host.
+
+    The start time is needed since pids are used again.
     """
     import psutil
 
@@ -449,8 +459,9 @@ def short(path: Path) -> Path:
 
 
 def run_argument(run: RunDir) -> str:
-    """Return what a command line names the run by: its id,
-    or its folder where that is not below `runs`.
+    """Return the name of the run on a command line.
+
+    It is its id, or its folder where that is not below `runs`.
     """
     if short(run.path.parent.parent) == Path("runs"):
         return run.id
@@ -458,8 +469,9 @@ def run_argument(run: RunDir) -> str:
 
 
 def resume_command(run: RunDir) -> str:
-    """Return what a user types to resume a run; of a loop of their own,
-    the command line of its program.
+    """Return what a user types to resume a run.
+
+    For a loop of their own it is the command line of its program.
     """
     facts = run.describe()
     if facts.get("loop") == "own":
@@ -470,8 +482,9 @@ def resume_command(run: RunDir) -> str:
 
 @contextlib.contextmanager
 def open_replacement(path: Path) -> Iterator[BinaryIO]:
-    """Open a file aside that replaces the one at `path` when it is closed:
-    a reader sees the old one or the new one.
+    """Open a file aside that replaces the one at `path` when it is closed.
+
+    A reader sees the old one or the new one.
     """
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -503,8 +516,9 @@ def fsync(path: Path) -> None:
 
 
 SETTLE_SECONDS = 0.05
-"""Seconds after which a change of a folder has another time than the one before:
-the system's clock ticks in ms.
+"""Seconds after which a change of a folder has another time than the one before.
+
+The system's clock ticks in ms.
 """
 
 
@@ -533,7 +547,8 @@ def sync_run(run: RunDir, flushed: tuple[int, int] | None) -> tuple[int, tuple[i
 
 
 def all_runs(root: Path, unreadable: Callable[[str], object] = lambda why: None) -> list[RunDir]:
-    """Return every run directory below `root`, the newest first;
+    """Return every run directory below `root`, the newest first.
+
     `unreadable` is called as by `run_paths`.
     """
 
@@ -562,8 +577,9 @@ def run_paths(
 def _iter_entries(
     folder: str, unreadable: Callable[[str], object], holding: str = "", known: Container[str] = ()
 ) -> Iterator[str]:
-    """Yield the entries of a folder but the hidden ones; with `holding`,
-    those `known` or with a file of this name.
+    """Yield the entries of a folder but the hidden ones.
+
+    With `holding`, only those are yielded that are `known` or have a file of this name.
     """
     try:
         with os.scandir(folder) as entries:

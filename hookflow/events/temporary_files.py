@@ -6,14 +6,16 @@ import tempfile
 from hookflow.errors import Problem, UserError
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # files are made in it by `tempfile`
-"""A folder of Linux that is in memory, and that a container with a read-only
-root file system has nevertheless.
+"""A folder of Linux that is in memory.
+
+A container with a read-only root file system has it, too.
 """
 
 
 def find_temporary_folder() -> str:
-    """Return Python's folder for temporary files, or `SHARED_MEMORY` where none of its candidates
-    can be written.
+    """Return Python's folder for temporary files, or else `SHARED_MEMORY`.
+
+    That is returned where no candidate of Python's can be written.
 
     That is then the folder of this process, and of those that it starts. Raises UserError where
     there is none either.

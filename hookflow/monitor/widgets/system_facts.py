@@ -118,9 +118,7 @@ LAYER_COLUMNS = ("layer", "class", "shapes", "parameters", "size", "")
 
 
 def layer_cells(run: Run) -> Iterator[tuple[Text, ...]]:
-    """Yield each layer of the model: name, class, shapes, parameters, size,
-    and what of it does not train.
-    """
+    """Yield each layer of the model: name, class, shapes, parameters, size, what is frozen."""
     for name, kind, shapes, parameters, memory, note in layer_rows(run.get("layers", [])):
         yield (
             text_of((name, "strong")),

@@ -1,5 +1,6 @@
-"""A traced iteration as a waterfall: each phase and hook in the order in which it began,
-over the time it took.
+"""A traced iteration as a waterfall.
+
+Each phase and hook is in the order in which it began, over the time it took.
 """
 
 from collections.abc import Sequence
@@ -67,8 +68,9 @@ class TraceLayout:
         self.bar_width = max(self.bar_width, 1)
 
     def axis(self, title: str) -> Strip:
-        """Return the head: a title, or what the mark means;
-        the times at the quarters of the iteration, in ms.
+        """Return the head: a title or the meaning of the mark, and times.
+
+        The times are at the quarters of the iteration, in ms.
         """
         count = 1
         if self.bar_width >= QUARTERS_WIDTH:
@@ -113,8 +115,9 @@ class TraceLayout:
         return row(self.width, *parts)
 
     def _bar(self, spans: SpanGroup) -> list[Part]:
-        """Return the bars of a row; where hooks are in background,
-        what is not on the critical chain is dim.
+        """Return the bars of a row.
+
+        Where hooks are in background, what is not on the critical chain is dim.
         """
         fill, style = KIND_LOOKS[spans.kind]
         style_off_chain = "dim" if self.traced.has_lanes else style

@@ -43,8 +43,9 @@ class RateScaling:
         self._scale(epoch, self._factor(max(epoch - 1, 0)))
 
     def continue_epoch(self, epoch: int) -> None:
-        """Scale the rates that are not those of the epoch in which the run goes on: a fork may have
-        another batch size than its parent.
+        """Scale the rates that are not those of the epoch in which the run goes on.
+
+        A fork may have another batch size than its parent.
         """
         self._scale(epoch, self._factor(epoch))
 

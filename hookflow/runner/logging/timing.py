@@ -367,8 +367,10 @@ LAUNCH_BOUND_TOLERANCE = 0.25
 
 
 Sample = list[tuple[float, "Event", bool]]
-"""The stamps of an iteration, in seconds of the host's clock; the event that each recorded; and
-whether the device had passed the event before by then.
+"""The stamps of an iteration, in seconds of the host's clock, with their events.
+
+Each stamp recorded an event. The last item is whether the device had passed the event before by
+then.
 """
 
 

@@ -63,8 +63,9 @@ def project_root(base: Path) -> Path:
 
 
 class CodeRecorder:
-    """Records the code of an attempt in its run directory, and names what has changed since a
-    checkpoint.
+    """Records the code of an attempt in its run directory.
+
+    It names what has changed since a checkpoint, too.
 
     `base` is the folder that the pipeline's own files are relative to.
     """

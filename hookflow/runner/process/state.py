@@ -45,8 +45,9 @@ class RunState:
     """The position of a run. `iter`, `epoch` and `batch_idx` (in the epoch) count what is done."""
 
     tell_epoch: Callable[[int], None] | None = None
-    """Tells training data whose batches change which epoch is the current one; None where they do
-    not. Written before the run begins.
+    """Tells training data whose batches change which epoch is the current one.
+
+    It is None where they do not. Written before the run begins.
     """
 
     def __init__(self) -> None:
@@ -96,8 +97,10 @@ class RunState:
         Set by what hooks request; cleared by the loop once the epoch is closed.
         """
         self.validation_due: Sequence[str] = ()
-        """The sets of data on which a validation is due at the next safe point, or first in a run
-        that starts or is resumed. Set there, by the start and by a resume; cleared by the loop.
+        """The sets of data on which a validation is due at the next safe point.
+
+        In a run that starts or is resumed it is due first. Set there, by the start and by a resume;
+        cleared by the loop.
         """
         self.validated: dict[str, int] = {}
         """The iteration of the latest validation that began on each set of data.
@@ -115,8 +118,9 @@ class RunState:
         It is None where epochs alone count.
         """
         self.max_iters = self.batches_per_epoch = self.iters_per_epoch = 0
-        """How long the run is, 0 where it has no end; and its current epoch. Written before it
-        begins, and by `enter_epoch`.
+        """How long the run is, 0 where it has no end, and its current epoch.
+
+        Written before it begins, and by `enter_epoch`.
         """
         self.epoch_lengths = EpochLengths.constant(0)
         self.batches_by_epoch, self.accumulate_by_epoch = ByEpoch.constant(0), ByEpoch.constant(1)

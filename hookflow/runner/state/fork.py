@@ -76,8 +76,9 @@ class ForkAdapter:
         self._rescales = any(key.startswith(SCALES_RATES) for key in self._keys)
         """Whether `run.scale_lr` may scale the learning rates by other factors."""
         self._renumbered = False
-        """Whether an epoch has another number of iterations:
-        then they are counted as if it always had.
+        """Whether an epoch has another number of iterations.
+
+        They are counted then as if it always had.
         """
         self._replayed: set[str] = set()
 
@@ -139,8 +140,9 @@ class ForkAdapter:
             )
 
     def _at_its_place(self, state: State) -> State:
-        """Return the state with the place in the data carried over by examples,
-        and the iterations counted anew.
+        """Return the state with the place in the data carried over by examples.
+
+        The iterations are counted anew.
         """
         position = state["position"]
         train = self.parts.data["train"]
@@ -244,8 +246,9 @@ class ForkAdapter:
         self.say(f"{text}, and schedules go on at the same share of the run", "warn")
 
     def _own_data(self, state: State, done: int) -> State:
-        """Return the state with that of the training data at batch `done`,
-        and without that of data that are others.
+        """Return the state with that of the training data at batch `done`.
+
+        The state of data that are others is left out.
         """
         kept: State = {}
         for split, saved in state["data"].items():
@@ -277,10 +280,10 @@ class ForkAdapter:
         return is_mixed(self.parts.data["train"])
 
     def _mixed_data(self, saved: State, epoch: int, done: int) -> State:
-        """Return the state of several training sets at a place: each goes on with its next batch,
-        unless it is another.
+        """Return the state of several training sets at a place.
 
-        Sets that have become one, or one that has become several, begin anew.
+        Each goes on with its next batch, unless it is another set. Sets that have become one, or
+        one that has become several, begin anew.
         """
         if not self._mixes_now or "sets" not in saved:
             self.say(
@@ -313,8 +316,9 @@ class ForkAdapter:
     def _hook_states(
         self, saved: Mapping[str, State], position: State
     ) -> Iterator[tuple[str, State]]:
-        """Yield the states of hooks, but those of hooks that are others,
-        or that follow from the place in the run.
+        """Yield the states of hooks.
+
+        Those of other hooks, and those that follow from the place in the run, are left out.
         """
         for name, state in saved.items():
             hook = self.parts.hooks.get(name)
@@ -353,11 +357,10 @@ class ForkAdapter:
         return forked
 
     def _schedules_to_replay(self, it: int) -> set[str]:
-        """Return the hooks whose schedules are gone through again, up to iteration `it`: they set
-        other rates by now.
+        """Return the hooks whose schedules are replayed up to iteration `it`.
 
-        One that waits for a metric on a plateau goes on instead, unless its own arguments have
-        changed.
+        They set other rates by now. One that waits for a metric on a plateau goes on instead,
+        unless its own arguments have changed.
         """
         result = set()
         for name, hook in self.parts.hooks.items():
@@ -383,10 +386,10 @@ class ForkAdapter:
         )
 
     def _optimizer_state(self, name: str, optimizer: Optimizer, state: State) -> State:
-        """Return the state of an optimizer, and the gradients that it has not used, with its
-        settings as they are now.
+        """Return the state of an optimizer, and the gradients that it has not used.
 
-        Raises UserError where it is not known which parameter a saved state belongs to.
+        Its settings are as they are now. Raises UserError where it is not known which parameter a
+        saved state belongs to.
         """
         entry = state_key("optimizer", name)
         then = self.then[0].optimizers.get(name)
@@ -552,8 +555,9 @@ class ForkAdapter:
 
 
 NEED_STATE = ("amsgrad", "centered", "momentum")
-"""Settings of PyTorch's optimizers that, once they are on,
-need state which the optimizer does not have before.
+"""Settings of PyTorch's optimizers that need state once they are on.
+
+The optimizer does not have that state before.
 """
 
 WEIGHTS_ALONE = (
@@ -563,8 +567,9 @@ WEIGHTS_ALONE = (
 
 
 def _changed_settings(then: OptimizerSection, now: OptimizerSection) -> set[str] | None:
-    """Return the settings that an optimizer has other values of, for all parameters or some;
-    None for all of them.
+    """Return the settings that an optimizer has other values of, for all parameters or some.
+
+    It is None for all of them.
     """
     if then.use != now.use or _patterns(then) != _patterns(now):
         return None

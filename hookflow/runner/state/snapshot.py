@@ -175,8 +175,9 @@ def _without_tensors(leaf: Any) -> Any:
 
 
 def _with_training_weights(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state whose models have the weights that optimizers with modes train from,
-    in place of those for use.
+    """Return a state whose models have the weights that optimizers train from.
+
+    These optimizers have modes. The weights replace those for use.
     """
     result = dict(state)
     for by_model in state.get("training_weights", {}).values():

@@ -1,5 +1,6 @@
-"""The registry of state: every part of a run that a checkpoint holds,
-in the order in which it is restored.
+"""The registry of state.
+
+It has every part of a run that a checkpoint holds, in the order in which it is restored.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class StateScope(Enum):
     PER_RANK = "per rank"
     """Each rank has its own."""
     PER_RANK_ITEM = "per rank, by item"
-    """A dict, of which each item is shared where it is equal on all ranks,
-    and else each rank's own.
+    """A dict, of which each item that differs between ranks is each rank's own.
+
+    Other items are shared.
     """
 
 
@@ -55,8 +57,9 @@ class StatefulPart:
     changes_before_step: bool
     """Whether an iteration changes the state before its optimizer step."""
     is_large: bool
-    """Whether the state is tensors that the run trains,
-    of which a copy is made for a save alone.
+    """Whether the state is tensors that the run trains.
+
+    A copy of these is made for a save alone.
     """
 
 
@@ -95,8 +98,9 @@ class StateRegistry:
         return {each.name: each.part.state_dict() for each in self}
 
     def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a captured state with copies of what goes on changing,
-        but for the tensors that the run trains.
+        """Return a captured state with copies of what goes on changing.
+
+        The tensors that the run trains are not copied.
         """
         copied = {}
         for name, entry in state.items():

@@ -1,5 +1,6 @@
-"""The parts of a run that have a state, beside those that save and load it themselves;
-and their registration.
+"""The parts of a run that have a state, and their registration.
+
+Other objects save and load their state themselves.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ Say = Callable[..., None]
 
 
 def register_parts(registry: StateRegistry, context: RunContext, update: OptimizerUpdate) -> None:
-    """Register every part of a run that a checkpoint holds, in the order in which they are
-    restored.
+    """Register every part of a run that a checkpoint holds, in the order of restore.
 
     Groups that hooks have added must be there before the optimizers are loaded, and throttles
     before the triggers that they thin out. The engine switches hooks off, which changes their
@@ -87,8 +87,9 @@ def register_parts(registry: StateRegistry, context: RunContext, update: Optimiz
 
 @contextmanager
 def _fitting() -> Iterator[None]:
-    """Let an error of PyTorch's `load_state_dict` say that the checkpoint is
-    of another model or optimizer.
+    """Let PyTorch's `load_state_dict` say that the checkpoint is of other objects.
+
+    They are another model or optimizer.
     """
     try:
         yield
@@ -136,8 +137,9 @@ class ModelWeights:
 
 
 class HostTensorPlaces:
-    """The places of optimizer state in the host's memory beside parameters
-    on an accelerator, by optimizer.
+    """The places of optimizer state in host memory whose parameters are on an accelerator.
+
+    They are by optimizer.
     """
 
     def __init__(self, optimizers: Mapping[str, Optimizer]) -> None:
@@ -238,8 +240,9 @@ class StepGuardState:
 
 
 class RunPosition:
-    """The counters of a run and its latest metrics,
-    with what a fork needs to find the place among other batches.
+    """The counters of a run and its latest metrics.
+
+    It also has what a fork needs to find the place among other batches.
     """
 
     def __init__(self, state: RunState, parts: RunComponents, say: Say) -> None:
@@ -324,8 +327,9 @@ class TaskState:
         return {}
 
     def load_state_dict(self, state: Any) -> None:
-        """Load the state; say so where the task has one now and had none,
-        or the other way round.
+        """Load the state.
+
+        A message says so where the task has one now and had none, or the other way round.
         """
         if not state:
             if self.state_dict():
@@ -338,8 +342,9 @@ class TaskState:
 
 
 def trigger_key(binding: Binding) -> str:
-    """Return the name of a binding's trigger in a checkpoint: its hook,
-    and its point or its method.
+    """Return the name of a binding's trigger in a checkpoint.
+
+    It is its hook, and its point or its method.
     """
     if binding.half == "enter":
         place = binding.method
@@ -447,8 +452,9 @@ class RandomGenerators:
         return random_state(self._device)
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Load the generators; None, of a rank that there was not or of another seed,
-        leaves them alone.
+        """Load the generators.
+
+        None, which is of a missing rank or of another seed, leaves them alone.
         """
         if state is not None:
             set_random_state(state, self._device)

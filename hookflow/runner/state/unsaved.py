@@ -1,5 +1,6 @@
-"""The check for state that no checkpoint holds: attributes of the task,
-hooks and data that change while it trains.
+"""The check for state that no checkpoint holds.
+
+It finds attributes of the task, hooks and data that change while it trains.
 """
 
 from __future__ import annotations
@@ -35,13 +36,12 @@ Marks = dict[str, Hashable]
 
 
 class UnsavedStateCheck:
-    """Names attributes that hold numbers, tensors, arrays or generators, change, and are in no
-    checkpoint.
+    """Names changing attributes that are in no checkpoint.
 
-    It looks at the attributes of the task, the hooks of the user and the data that have no
-    `state_dict`. A value counts where it is an attribute itself, or lies there in lists, tuples,
-    dicts or sets, or in the `state_dict` of an object. `known` objects belong to other parts of the
-    run.
+    They hold numbers, tensors, arrays or generators. It looks at the attributes of the task, the
+    hooks of the user and the data that have no `state_dict`. A value counts where it is an
+    attribute itself, or lies there in lists, tuples, dicts or sets, or in the `state_dict` of an
+    object. `known` objects belong to other parts of the run.
     """
 
     def __init__(self, parts: RunComponents, known: Iterable[Any]) -> None:
@@ -100,9 +100,7 @@ class UnsavedStateCheck:
 
 
 def _owners_without_state(parts: RunComponents) -> dict[str, Any]:
-    """Return the task, the hooks and the data that the user has written and
-    that save nothing, by their names.
-    """
+    """Return the user's task, hooks and data that save nothing, by their names."""
     owners: dict[str, Any] = {}
     for split, source in parts.data.items():
         for part in list_own_parts(source):
@@ -130,8 +128,9 @@ def _with_wrapped(data: Any) -> Iterator[Any]:
 
 
 def _mark_of(value: Any) -> Hashable:
-    """Return what differs where a value does; None for one that is no number, tensor,
-    array or generator.
+    """Return what differs where a value does.
+
+    It is None for one that is no number, tensor, array or generator.
     """
     if isinstance(value, bool | int | float | complex):
         return repr(value)
