@@ -34,10 +34,11 @@ from hookflow.monitor.palette import ActionProvider
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.dialogs import ChoiceDialog
 from hookflow.monitor.screens.help import HelpScreen
+from hookflow.monitor.settings import Preferences, Settings
 from hookflow.monitor.terminal import DashboardResult
 from hookflow.monitor.widgets.run_header import RunHeader
 from hookflow.runner.distributed.failures import append_record
-from tests.monitor.fake_run import append, end, gone, make, record
+from tests.monitor.fake_run import append, end, gone, make, make_ranks, record
 from tests.monitor.shown import NORMAL, WIDE, Visit, press, screen_text, settle, shown, visit
 from tests.support.limits import LIMIT
 
@@ -716,6 +717,27 @@ def test_nothing_is_shown_again_where_nothing_has_changed(
         assert not is_new()
 
     visit(run, do)
+
+
+@pytest.mark.parametrize("page", ["overview", "log", "trace", "hooks", "metrics"])
+def test_a_page_has_all_of_another_theme_at_once(tmp_path: Path, page: str) -> None:
+    run = make_ranks(tmp_path / "ranks", 2)
+    looks = []
+
+    async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        app.clear_notifications()
+        await settle(app, pilot)
+        looks.append(app.screen._compositor.render_strips(app.size)[3:])
+
+    async def switch(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await press(app, pilot, "T")
+        assert app.theme == "light"
+        await look(app, pilot)
+
+    visit(run, look, page=page, preferences=Preferences(Settings(theme="light")))
+    visit(run, switch, page=page)
+    opened, switched = looks
+    assert switched == opened
 
 
 def test_a_page_without_news_is_not_looked_through(
