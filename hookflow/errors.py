@@ -60,8 +60,9 @@ class Problem:
         return self.show()
 
     def show(self, colour: bool = False) -> str:
-        """Return the message, the line that the user wrote its place marked, and the hint;
-        if asked, in colours.
+        """Return the message, the line that the user wrote with its place marked, and the hint.
+
+        It may be in colours.
         """
         bold, red, dim, cyan, plain = _NO_COLOURS
         if colour:
@@ -90,8 +91,9 @@ _NO_COLOURS = ("", "", "", "", "")
 
 
 def _format_excerpt(where: Where, red: str, dim: str, plain: str) -> list[str]:
-    """Return the line that the user wrote, and a line that marks the place in it;
-    the colours are escape sequences.
+    """Return the line that the user wrote, and a line that marks the place in it.
+
+    The colours are escape sequences.
     """
     text = _line(where)
     if not text:
@@ -108,14 +110,15 @@ def _format_excerpt(where: Where, red: str, dim: str, plain: str) -> list[str]:
 
 
 def _line(where: Where) -> str:
-    """Return the line that the user wrote; empty when it cannot be read:
-    it came from elsewhere, or is gone.
+    """Return the line that the user wrote.
+
+    It is empty when it cannot be read: it came from elsewhere, or is gone.
     """
     if not where.line:
         return ""
-    # There is no working directory any more, or the name has a NUL in it.
+    # The working directory may be gone, or the name have a NUL in it.
     with suppress(OSError, ValueError):
-        # A relative one would be looked for in sys.path, too.
+        # linecache would look for a relative path in sys.path, too.
         path = str(Path(where.source).absolute())
         linecache.checkcache(path)
         return linecache.getline(path, where.line).rstrip()
@@ -123,19 +126,22 @@ def _line(where: Where) -> str:
 
 
 MAX_SHOWN_PROBLEMS = 100
-"""How many problems are shown, of however many:
-looking for the nearest right name takes time for each.
+"""How many problems are shown at most.
+
+Looking for the nearest right name takes time for each.
 """
 
 LONGEST_NAME, MOST_NAMES = 200, 2000
-"""Characters of a name, and names, from which on none is called near:
-to compare them all would take long.
+"""Characters of a name, and names, from which on none is called near.
+
+Comparing them all would take long.
 """
 
 
 class DiagnosisError(Exception):
-    """A failure whose message has the cause: its traceback is shown only where
-    it goes through the user's code.
+    """A failure whose message has the cause.
+
+    Its traceback is shown only where it goes through the user's code.
     """
 
 
@@ -161,8 +167,9 @@ class UserError(DiagnosisError):
         return "\n".join(map(str, self.problems))
 
     def at(self, where: Where | None) -> "UserError":
-        """Give this place to the problems that have none, and return the error itself,
-        as `with_traceback` does.
+        """Give this place to the problems that have none.
+
+        Returns the error itself, as `with_traceback` does.
         """
         self.problems = [
             replace(problem, where=problem.where or where) for problem in self.problems
@@ -170,8 +177,9 @@ class UserError(DiagnosisError):
         return self
 
     def show(self, colour: bool = False) -> str:
-        """Return the first problems, and how many there are if there are several;
-        for a terminal, in colours.
+        """Return the first problems, and how many there are if there are several.
+
+        For a terminal they are in colours.
         """
         lines = [problem.show(colour) for problem in self.problems[:MAX_SHOWN_PROBLEMS]]
         count = len(self.problems)
@@ -203,8 +211,9 @@ def make_place_key(problem: Problem) -> tuple[str, int, int]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return `did you mean "x"?` for the name closest to `name`,
-    or an empty string when none is close.
+    """Return `did you mean "x"?` for the name closest to `name`.
+
+    The text is empty when none is close.
     """
     known = list(names)
     if len(name) > LONGEST_NAME or len(known) > MOST_NAMES:
@@ -219,8 +228,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def nearest_or_all(
     name: str, names: Iterable[str], lead: str = "there are", none: str = "none"
 ) -> str:
-    """Return what `nearest` does, or all names behind `lead` when none is close;
-    `none` where there is no name.
+    """Return what `nearest` does, or all names behind `lead` when none is close.
+
+    It is `none` where there is no name.
     """
     known = list(names)
     return nearest(name, known) or f"{lead} {', '.join(known) or none}"
@@ -235,11 +245,10 @@ def first_few(names: Iterable[str], most: int = 8) -> str:
 
 
 def is_misspelt(name: str, other: str, shortest: int = 4) -> bool:
-    """Return whether two names differ by a slip in one word: a letter too many, too few, wrong, or
-    two swapped.
+    """Return whether two names differ by a slip in one word.
 
-    Words of fewer than `shortest` letters are never a slip: "min" and "max" are names of two
-    things.
+    A slip is a letter too many, too few, wrong, or two swapped. Words of fewer than `shortest`
+    letters are never a slip: "min" and "max" are names of two things.
     """
     words = re.split(r"([\W_]+)", name)
     others = re.split(r"([\W_]+)", other)

@@ -16,8 +16,9 @@ DECIMAL_FORMATS = tuple(f"{{:.{5 - count}f}}".format for count in range(len(DECI
 
 
 def number(value: float) -> str:
-    """Return a metric with four significant digits or so,
-    in seven characters at most (eight below zero).
+    """Return a metric with four significant digits or so.
+
+    It has seven characters at most (eight below zero).
     """
     if math.isnan(value):
         return "NaN"
@@ -58,8 +59,9 @@ def format_plural(count: float, thing: str) -> str:
 def strict_json(
     value: Any, instead: Callable[[float], str | None] = lambda number: None, **form: Any
 ) -> str:
-    """Return a value as JSON; `instead` gives what stands for NaN and infinity,
-    `form` is for `json.dumps`.
+    """Return a value as JSON.
+
+    `instead` gives what stands for NaN and infinity, and `form` is for `json.dumps`.
     """
     try:
         return json.dumps(value, allow_nan=False, **form)
@@ -90,8 +92,9 @@ def format_frequency(every: int) -> str:
 
 
 def format_ms(ns: float) -> str:
-    """Return a duration in milliseconds, in five characters at most;
-    beyond 100 s in seconds, with their unit.
+    """Return a duration in milliseconds, in five characters at most.
+
+    Beyond 100 s it is in seconds, with their unit.
     """
     value = ns / 1e6
     if value >= 99999.5:
@@ -101,8 +104,9 @@ def format_ms(ns: float) -> str:
 
 
 def format_signed(difference: float, written: Callable[[float], str] = format_ms) -> str:
-    """Return a difference with its sign, by default ns in ms;
-    without one where it is too small to be shown.
+    """Return a difference with its sign, by default ns in ms.
+
+    The sign is left out where it is too small to be shown.
     """
     text = written(abs(difference))
     if not text.strip("0.") or math.isnan(difference):

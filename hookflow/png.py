@@ -26,8 +26,9 @@ MAX_PIXELS = 1 << 26
 
 
 def encode_png(pixels: "NDArray[np.uint8]") -> bytes:
-    """Return pixels of shape height × width × channels as a PNG file; 1,
-    3 and 4 channels are grey, RGB and RGBA.
+    """Return pixels of shape height × width × channels as a PNG file.
+
+    1, 3 and 4 channels are grey, RGB and RGBA.
     """
     import numpy as np
 
@@ -63,7 +64,7 @@ def decode_png(data: bytes) -> "NDArray[np.uint8]":
     at = len(PNG_SIGNATURE)
     while at + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
-        # Those of one kind are joined.
+        # Chunks of one kind are joined, since the pixels may be in several.
         chunks[kind] = chunks.get(kind, b"") + data[at + 8 : at + 8 + length]
         at += length + 12
     try:
@@ -72,7 +73,7 @@ def decode_png(data: bytes) -> "NDArray[np.uint8]":
         if depth != 8 or interlaced or channels is None or not 0 < width * height <= MAX_PIXELS:
             raise ValueError("unsupported PNG format")
         whole = height * (1 + width * channels)
-        # Never more than the header has promised.
+        # A file cannot unpack to more than its header has promised.
         unpacked = zlib.decompressobj().decompress(chunks[b"IDAT"], whole)
     except (struct.error, zlib.error) as error:
         raise ValueError(str(error)) from None

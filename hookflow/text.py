@@ -1,5 +1,6 @@
-"""Text for a terminal: secrets masked, control characters replaced, widths in cells,
-and excerpts of lines.
+"""Text for a terminal.
+
+Secrets are masked, control characters replaced, widths in cells, and lines cut to excerpts.
 """
 
 import codecs
@@ -18,8 +19,7 @@ from urllib.parse import quote, quote_plus
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 SHORTEST, LONG = 6, 12
-"""Characters of the shortest value that is masked, and of the shortest that is masked within a
-word.
+"""Characters of the shortest masked value, and of the shortest that is masked within a word.
 
 The value "8" stands in too many texts. A value that is masked in a word must not be a part of a
 checksum by chance.
@@ -63,9 +63,7 @@ def masked(text: str) -> str:
 
 
 def restore_masked(text: str) -> str:
-    """Return a text that `masked` has made with the values back in
-    the place of their references.
-    """
+    """Return a text that `masked` has made, with the values in place of their references."""
     return _ENVIRONMENT_REFERENCE.sub(lambda match: _values.get(match[1], match[0]), text)
 
 
@@ -143,8 +141,10 @@ def _is_path(value: str) -> bool:
 CONTROL_CHARACTERS = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Characters that steer a terminal, break lines, change the direction of writing,
-or have no place in UTF-8 or XML.
+"""Characters that a line cannot show.
+
+They steer a terminal, break lines, change the direction of writing, or have no place in UTF-8 or
+XML.
 """
 
 ESCAPE_SEQUENCE = re.compile(
@@ -154,8 +154,9 @@ ESCAPE_SEQUENCE = re.compile(
 
 
 def make_printable(text: str) -> str:
-    """Return one line with four blanks for a tab, a blank for a line break,
-    and a dot for each control character.
+    """Return one line without control characters.
+
+    A tab becomes four blanks, a line break a blank, and others a dot.
     """
     if text.isprintable():
         return text
@@ -168,8 +169,9 @@ def make_lines_printable(text: str) -> str:
 
 
 def fit(text: str, width: int, align: str = "<") -> str:
-    """Return one `printable` line of exactly `width` cells, aligned "<" or ">",
-    shortened with an ellipsis at need.
+    """Return one `printable` line of exactly `width` cells, aligned "<" or ">".
+
+    It is shortened with an ellipsis at need.
     """
     text = make_printable(text)
     cells = cell_len(text)
@@ -190,8 +192,9 @@ def cut(text: str, width: int) -> str:
 
 
 def fit_name(text: str, width: int) -> str:
-    """Return a name in exactly `width` cells, shortened before its last third at need:
-    names differ there, too.
+    """Return a name in exactly `width` cells.
+
+    It is shortened before its last third at need, since names differ there, too.
     """
     text = make_printable(text)
     if cell_len(text) <= width or width < 5:
@@ -201,8 +204,9 @@ def fit_name(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return the text in lines of at most `width` cells, broken between words,
-    or within a word wider than a line.
+    """Return the text in lines of at most `width` cells, broken between words.
+
+    A word that is wider than a line is broken.
     """
     lines = []
     for part in text.splitlines() or [""]:
@@ -211,8 +215,9 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def wrapped_phrases(phrases: Iterable[str], width: int) -> list[str]:
-    """Return the phrases in lines of at most `width` cells,
-    broken within a phrase only if it is wider than a line.
+    """Return the phrases in lines of at most `width` cells.
+
+    A phrase is broken only if it is wider than a line.
     """
     lines = [""]
     used = -1  # cells of the last line; -1: it is empty
@@ -229,8 +234,9 @@ def wrapped_phrases(phrases: Iterable[str], width: int) -> list[str]:
 
 
 def _split_phrase(phrase: str, width: int) -> list[str]:
-    """Return a phrase whole if it fits into a line, or else its words,
-    those that are too wide cut into lines.
+    """Return a phrase whole if it fits into a line, or else its words.
+
+    Words that are too wide are cut into lines.
     """
     if cell_len(phrase) <= width:
         return [phrase]
@@ -249,8 +255,9 @@ _MARKED_PATTERN = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[+-]?\d[\w.+-]*|[\w-
 
 @dataclass(frozen=True, slots=True)
 class LineExcerpt:
-    """The visible part of a line; the mark is indented and wide by so many
-    cells (0 wide: there is none).
+    """The visible part of a line.
+
+    The mark is indented and wide by so many cells, and there is none if that is 0.
     """
 
     text: str
@@ -259,8 +266,9 @@ class LineExcerpt:
 
     @classmethod
     def around(cls, line: str, column: int) -> Self:
-        """Return what to show of the line, with what begins at the column (from 1 on;
-        0: unknown) marked.
+        """Return what to show of the line, with what begins at the column marked.
+
+        Columns count from 1, and 0 is unknown.
         """
         if not column:
             return cls(
@@ -289,8 +297,9 @@ def _shorten_text(text: str, most: int) -> str:
 
 
 def print_error(text: str) -> None:
-    """Print lines to stderr, each `printable`; a stream that is closed or full,
-    or has no reader, raises nothing.
+    """Print lines to stderr, each `printable`.
+
+    A stream that is closed or full, or has no reader, raises nothing.
     """
     if sys.stderr is not None:  # it is None in a process that began without one
         with suppress(OSError, ValueError):
@@ -298,8 +307,9 @@ def print_error(text: str) -> None:
 
 
 def drop_unprinted() -> None:
-    """Forget what stdout and stderr do not take: the interpreter would try once more at its exit,
-    and exit with 120.
+    """Forget what stdout and stderr do not take.
+
+    The interpreter would try once more at its exit, and exit with 120.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:

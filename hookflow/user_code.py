@@ -27,7 +27,7 @@ def make_showable(error: BaseException, *notes: str) -> BaseException:
         for note in notes:
             error.add_note(note)
         str(error)
-        # Since Python 3.13 a traceback is shown without notes that raise.
+        # Since Python 3.13 a traceback leaves out notes that raise, so they are read here.
         getattr(error, "__notes__", ())
         traceback.format_exception(error)
     except (Exception, SystemExit) as raised:
@@ -198,7 +198,7 @@ def _format_cause(link: str, error: BaseException) -> Iterator[str]:
     own = [frame for frame in shown.stack if is_own_file(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
         yield f"at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
-    # The first frame of all is where hookflow has caught it.
+    # The first frame of the whole chain is that of hookflow, which has caught the error.
     elif frames := own or shown.stack[not link :]:
         yield f"at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line or ''}"
 

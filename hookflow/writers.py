@@ -255,8 +255,7 @@ class TensorBoardWriter(Writer):
         self._events = event_pb2
         self._protos = summary_pb2
         dir.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads the files in the order of their names, and knows one by "tfevents" in
-        # it.
+        # TensorBoard reads the files in the order of their names, and knows them by "tfevents".
         file_name = f"events.out.tfevents.{clock.time_ns():020}.hookflow"
         self._file = (dir / file_name).open("wb")
         self._records = RecordWriter(self._file)
@@ -367,7 +366,7 @@ class MLflowWriter(Writer):
 
         self._in_files = "://" not in uri
         if self._in_files:
-            # MLflow 3 wants to be asked for its file format.
+            # MLflow 3 writes files only where this variable allows it.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             if uri:
                 folder = Path(uri)

@@ -1,3 +1,4 @@
-"""Adapters of other frameworks' hooks: each is found by the registry in
-`hookflow.hooks.adapter_registry`.
+"""Adapters of other frameworks' hooks.
+
+Each is found by the registry in `hookflow.hooks.adapter_registry`.
 """

@@ -1,5 +1,6 @@
-"""Callbacks of Hugging Face's Trainer, unmodified: each is called as there, with its `args`,
-`state` and `control`.
+"""Callbacks of Hugging Face's Trainer, unmodified.
+
+Each is called as there, with its `args`, `state` and `control`.
 
 `use = "huggingface:EarlyStoppingCallback"` names a callback of transformers; any other class with
 `TrainerCallback` among its bases is adapted likewise. Source: `transformers.trainer_callback`,
@@ -113,8 +114,9 @@ def is_callback_base(kind: type) -> bool:
 
 
 def find_points(kind: type) -> Iterator[str]:
-    """Yield the points at which a callback has something to do,
-    and those that the trainer counts by.
+    """Yield the points at which a callback has something to do.
+
+    Points that the trainer counts by are yielded, too.
     """
     own_names = list_own_names(kind, is_callback_base)
     for point, called in EVENT_POINTS.items():

@@ -133,15 +133,16 @@ class RecordedPipeline:
     """The recorded pipeline of a run, as far as arguments of Hugging Face's come from it."""
 
     def __init__(self, run: Run) -> None:
-        # Loads pydantic, which `hookflow --help` does without.
+        # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.pipeline.load import load
 
         self.pipeline = load(RunDir(run.dir).pipeline, recorded=True).pipeline
         self.section = self.pipeline.run
 
     def list_hooks_of_class(self, kind: type, name: str) -> list[HookNode]:
-        """Return the tables of the hooks of a class,
-        which a pipeline calls by its short name or by its place.
+        """Return the tables of the hooks of a class.
+
+        A pipeline calls the class by its short name or by its place.
         """
         uses = (name, f"{kind.__module__}:{kind.__name__}")
         return [
@@ -149,8 +150,9 @@ class RecordedPipeline:
         ]
 
     def find_ranking(self) -> RankingSpec | None:
-        """Return the metric of the validation by which checkpoints are the best;
-        None if there is none.
+        """Return the metric of the validation by which checkpoints are the best.
+
+        It is None if there is none.
         """
         for table in self.list_hooks_of_class(Checkpoint, "checkpoint"):
             args = dict(table.args)
@@ -163,8 +165,9 @@ class RecordedPipeline:
         return None
 
     def clips_gradients(self) -> bool:
-        """Say whether a hook changes the gradients before the step,
-        so that their norm is no more what it was.
+        """Say whether a hook changes the gradients before the step.
+
+        Their norm is then no more what it was.
         """
         return bool(self.list_hooks_of_class(GradClip, "grad_clip"))
 
@@ -223,7 +226,7 @@ def _make_evaluation_arguments(run: Run, interval: Interval) -> dict[str, Any]:
     if interval.unit == "ep":
         steps = interval.value * run.iters_per_epoch
         return {"eval_strategy": "steps", "eval_steps": float(max(steps, 1))}
-    # By time: at the end, at the latest.
+    # An interval in seconds is no number of steps: the run validates at its end at the latest.
     return {"eval_strategy": "steps", "eval_steps": float(run.max_iters)}
 
 

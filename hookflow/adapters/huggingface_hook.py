@@ -30,15 +30,16 @@ class HuggingFaceHook(AdaptedHook):
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Loads pydantic, which `hookflow --help` does without.
+        # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.hooks.arguments import with_functions
 
         own_args = [with_functions(value) for value in args]
         self.callback: Any = self.kind(*own_args, **with_functions(kwargs))
         self._initial = deepcopy(select_state(vars(self.callback)))
         self._trainer: Callable[[], TrainerView] | None = None
-        """Keeps the trainer, which all callbacks share:
-        what changes in it is no change of this hook.
+        """Keeps the trainer, which all callbacks share.
+
+        Changes in it are no changes of this hook.
         """
 
     def fire(self, point: str, run: Run, offered: dict[str, Any]) -> None:

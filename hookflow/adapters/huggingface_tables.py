@@ -1,5 +1,6 @@
-"""The calls of Hugging Face's Trainer by point of hookflow, and which of its own callbacks have a
-counterpart.
+"""The calls of Hugging Face's Trainer by point of hookflow.
+
+It also says which of its own callbacks have a counterpart.
 
 Source: `transformers.trainer` and `transformers.trainer_callback`, version 5.24.
 """
@@ -48,8 +49,9 @@ ALWAYS_BOUND = (
     "after_copy_checkpoint",
     "after_train",
 )
-"""The points by which the trainer counts, logs and looks at the flags,
-whatever a callback has to do there.
+"""The points at which the trainer counts, logs and looks at the flags.
+
+They are bound whatever a callback has to do there.
 """
 
 PASS_START_EVENTS = {"before_test": "on_predict", "before_predict": "on_predict"}

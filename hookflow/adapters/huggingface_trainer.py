@@ -1,5 +1,6 @@
-"""The part of Hugging Face's Trainer that its callbacks see: the state, the control with its flags,
-and the logs.
+"""The part of Hugging Face's Trainer that its callbacks see.
+
+It has the state, the control with its flags, and the logs.
 
 Source: `transformers.trainer` and `transformers.trainer_callback`, version 5.24.
 """
@@ -81,7 +82,7 @@ class EvaluationSchedule:
         if self._every.unit == "ep" and not self._every.by_iterations:
             return self._run.epoch % int(self._every.value) == 0 or self._is_run_over()
         if self._has_entered(self._measure):
-            # Counted in iterations it was before the end of the epoch.
+            # A validation that is counted in iterations came before the end of the epoch.
             return self._every.unit == "ep"
         return self._is_run_over() and not self._is_at_iter_limit()
 
@@ -97,8 +98,9 @@ class EvaluationSchedule:
 
 
 class TrainerView(RunView):
-    """The state that the callbacks of a run share. Any attribute of the Trainer beyond its own
-    raises.
+    """The state that the callbacks of a run share.
+
+    Any attribute of the Trainer beyond its own raises.
 
     Hugging Face's Trainer calls an event of all callbacks, and then looks at the flags. Here each
     callback is a hook: the flags are looked at once the last of them has been called at a point.
@@ -229,8 +231,9 @@ class TrainerView(RunView):
         return there
 
     def _leave_unfinished_place(self) -> None:
-        """Follow the flags of the place before where a hook was switched off,
-        and expect that hook no more.
+        """Follow the flags of the place before where a hook was switched off.
+
+        That hook is expected no more.
         """
         if self._is_settled:
             return
@@ -318,8 +321,9 @@ class TrainerView(RunView):
         return batches_by_epoch(self.run.data["train"]).at(self.run.epoch)
 
     def _end_step(self, offered: Mapping[str, Any]) -> None:
-        """Count the step, and set the flags by the schedules of the run,
-        as `DefaultFlowCallback` does.
+        """Count the step, and set the flags by the schedules of the run.
+
+        `DefaultFlowCallback` does the same.
         """
         run = self.run
         state = self.state
@@ -433,8 +437,9 @@ class TrainerView(RunView):
             self._requested.add("should_save")
 
     def _compare_with_best(self) -> None:
-        """Note the best metric so far, which the callbacks of the
-        next evaluation are compared with.
+        """Note the best metric so far.
+
+        The callbacks of the next evaluation are compared with it.
         """
         name = self.args.metric_for_best_model
         if name is None:
@@ -500,8 +505,9 @@ class TrainerView(RunView):
         self._log(logs)
 
     def _gradient_norm(self) -> float | None:
-        """Return the norm of the gradients of this step;
-        None where they have been clipped since, or are shards.
+        """Return the norm of the gradients of this step.
+
+        It is None where they have been clipped since, or are shards.
         """
         if self._recorded.clips_gradients():
             return None
@@ -550,8 +556,9 @@ class TrainerView(RunView):
         return EvaluationSchedule(self.run, self._recorded)
 
     def _count_flops(self, batch: Any) -> None:
-        """Add the operations of a batch by Hugging Face's formula;
-        unknown where an iteration takes several.
+        """Add the operations of a batch by Hugging Face's formula.
+
+        They are unknown where an iteration takes several.
         """
         model = self._model
         name = getattr(model, "main_input_name", "input_ids")
@@ -583,7 +590,7 @@ class TrainerView(RunView):
             "log_history": [dict(entry) for entry in state.log_history],
             "best_metric": state.best_metric,
             "best_global_step": state.best_global_step,
-            # The run may be somewhere else by then.
+            # The path is not saved, since the run may have been moved when it is resumed.
             "best_is_saved": state.best_model_checkpoint is not None,
             "total_flos": state.total_flos,
             "epoch_is_open": self._epoch_is_open,

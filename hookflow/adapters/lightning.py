@@ -1,5 +1,6 @@
-"""Callbacks of Lightning, unmodified: each is called as Lightning's Trainer does it, with a trainer
-that views the run.
+"""Callbacks of Lightning, unmodified.
+
+Each is called as Lightning's Trainer does it, with a trainer that views the run.
 
 `use = "lightning:EarlyStopping"` names a callback of Lightning's own; any other class with
 Lightning's `Callback` among its bases is adapted likewise. Source: `lightning.pytorch.callbacks`,
@@ -141,8 +142,9 @@ def is_callback_base(kind: type) -> bool:
 
 
 def find_points(kind: type) -> Iterator[str]:
-    """Yield the points at which a callback has something to do,
-    and those that the trainer counts by.
+    """Yield the points at which a callback has something to do.
+
+    Points that the trainer counts by are yielded, too.
     """
     own_names = list_own_names(kind, is_callback_base)
     if kind.__name__ == "LambdaCallback":  # its methods are arguments

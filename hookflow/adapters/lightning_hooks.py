@@ -22,8 +22,9 @@ from hookflow.pipeline.by_epoch import batches_by_epoch, takes_several_batches
 
 
 class LightningHook(AdaptedHook):
-    """A callback of Lightning. A checkpoint has its `state_dict()`, and the numbers and tensors
-    that have changed.
+    """A callback of Lightning.
+
+    A checkpoint has its `state_dict()`, and the numbers and tensors that have changed.
 
     Lightning validates within the epoch, hookflow behind it: so `on_train_epoch_end` waits for the
     validation, or for what comes next, where none follows.
@@ -38,20 +39,21 @@ class LightningHook(AdaptedHook):
     """Points besides those that the callback has methods for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Loads pydantic, which `hookflow --help` does without.
+        # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.hooks.arguments import with_functions
 
         own_args = [with_functions(value) for value in args]
         self.callback: Any = self.kind(*own_args, **with_functions(kwargs))
-        # Its load_state_dict() has the wrong name.
+        # SpikeDetection.load_state_dict() looks for `running`, and its attribute is `running_mean`.
         if type(self.callback).__name__ == "SpikeDetection":
             self.callback.running = self.callback.running_mean
         self._initial = deepcopy(select_state(vars(self.callback)))
         self._epoch_ends = False
         """Whether `on_train_epoch_end` is still to be called."""
         self._trainer: Callable[[], TrainerView] | None = None
-        """Keeps the trainer, which all callbacks share:
-        what changes in it is no change of this hook.
+        """Keeps the trainer, which all callbacks share.
+
+        Changes in it are no changes of this hook.
         """
 
     def fire(self, point: str, run: Run, offered: dict[str, Any]) -> None:
@@ -151,11 +153,10 @@ def is_point_of_prediction(point: str) -> bool:
 
 
 class AccumulationHook(LightningHook):
-    """A GradientAccumulationScheduler: an iteration takes one batch, and the last one of a group
-    takes the step.
+    """A GradientAccumulationScheduler.
 
-    As there, each loss counts one part of the group's batches, an incomplete group at the end of an
-    epoch included.
+    An iteration takes one batch, and the last one of a group takes the step. As there, each loss
+    counts one part of the group's batches, an incomplete group at the end of an epoch included.
     """
 
     capabilities = replace(LightningHook.capabilities, accumulates=True)
@@ -208,8 +209,9 @@ class AccumulationHook(LightningHook):
 
 
 def with_number_keys(value: Any) -> Any:
-    """Return a table with whole numbers as keys, which TOML cannot write;
-    anything else as it is.
+    """Return a table with whole numbers as keys, which TOML cannot write.
+
+    Anything else is returned as it is.
     """
     if not isinstance(value, Mapping) or not all(str(key).isdigit() for key in value):
         return value
@@ -265,13 +267,12 @@ class WeightAveragingHook(LightningHook):
             raise UserError(Problem(message, hint='use = "swa"'))
 
     def _build_schedule(self, trainer: TrainerView) -> None:
-        """Build the schedule of a resumed run, and leave the learning
-        rates as the checkpoint has them.
-        """
+        """Build a resumed run's schedule, with the learning rates as the checkpoint has them."""
         self._resumes = False
         groups = trainer.optimizers[0].param_groups
         saved_groups = [_copy_settings(group) for group in groups]
-        # It builds none after the last.
+        # The callback builds no schedule after its last epoch, so the trainer shows that epoch
+        # then.
         trainer.more_epochs = min(self.callback.swa_end - trainer.current_epoch, 0)
         self.callback.on_train_epoch_start(trainer, trainer.lightning_module)
         trainer.more_epochs = 0
@@ -287,7 +288,7 @@ class WeightAveragingHook(LightningHook):
         devices = []
         if run.device.type == "cuda":
             devices.append(run.device)
-        # A run that is resumed here measures the same again.
+        # The random state is restored, so that a run that is resumed here measures the same again.
         with torch.no_grad(), torch.random.fork_rng(devices):
             for batch in run.data["train"].epoch(run.epoch):
                 run.evaluate(batch)

@@ -1,5 +1,6 @@
-"""The LightningModule that Lightning's callbacks find in a Trainer:
-the run's model under Lightning's names.
+"""The LightningModule of a Trainer: the run's model under Lightning's names.
+
+Lightning's callbacks find it there.
 """
 
 from typing import Any
@@ -18,8 +19,9 @@ def unwrap_model(model: Any) -> Any:
 
 
 def make_module(base: type, trainer: Any) -> Any:
-    """Return a LightningModule that shares parameters, buffers and modules with the run's model,
-    under their names.
+    """Return a LightningModule that shares its tensors and modules with the run's model.
+
+    Parameters, buffers and modules have the same names there.
 
     `base` is Lightning's LightningModule, `trainer` the view of the run as a Trainer.
     """
@@ -42,7 +44,8 @@ def make_module(base: type, trainer: Any) -> Any:
             return run.optimizer
 
         def train(self, mode: bool = True) -> Any:
-            # A copy, such as an average, has modules of its own.
+            # A copy, such as an average, has modules of its own and leaves the run's model as it
+            # is.
             if self._modules is inner._modules:
                 inner.training = mode
             return super().train(mode)

@@ -11,9 +11,7 @@ from hookflow.hooks.adapter import OutsideWrites, SlotsByPoint
 
 @dataclass(frozen=True, slots=True)
 class CallbackPoint:
-    """The methods of a callback that are called at a point,
-    and the arguments that the point gives for them.
-    """
+    """The methods of a callback that are called at a point, and their arguments of that point."""
 
     methods: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
@@ -24,7 +22,8 @@ OUTPUT_ARGUMENTS = ("outputs", "batch", "batch_idx")
 
 
 def make_evaluation_points(ours: str, theirs: str) -> dict[str, CallbackPoint]:
-    """Return the points of an evaluation of the split `ours`;
+    """Return the points of an evaluation of the split `ours`.
+
     `theirs` is its name in Lightning's methods.
     """
     return {
@@ -118,9 +117,7 @@ CALLBACK_SLOTS: Mapping[str, SlotsByPoint] = {
     "Timer": SlotsByPoint(writes={"after_train_iter": ("control",), **STOP_WRITES}),
     "WeightAveraging": SlotsByPoint(AVERAGE_READS, AVERAGE_WRITES),
 }
-"""The slots that Lightning's own callbacks read and write,
-and classes that are derived from them.
-"""
+"""The slots that Lightning's own callbacks, and classes derived from them, read and write."""
 
 ADAPTER_READS = {
     "before_save_checkpoint": ("checkpoint",),
@@ -137,8 +134,9 @@ CALLBACK_WRITES_OUTSIDE: Mapping[str, OutsideWrites] = {
 
 
 def translate_methods() -> dict[str, str]:
-    """Return the point at which each of a callback's methods is called;
-    "" for one that hookflow has no point for.
+    """Return the point at which each of a callback's methods is called.
+
+    It is "" for one that hookflow has no point for.
     """
     points = {}
     for point, called in CALLBACK_POINTS.items():

@@ -74,8 +74,9 @@ class StrategyView:
 
 
 class FitLoopView:
-    """The loop of the training: what callbacks read of its progress,
-    and what they set of its length.
+    """The loop of the training.
+
+    It has what callbacks read of its progress, and what they set of its length.
     """
 
     def __init__(self, trainer: TrainerView) -> None:
@@ -123,8 +124,9 @@ class GradientGroups:
         """The iterations that were done before the latest of these."""
 
     def take(self, run: Any) -> None:
-        """Take a batch into the group, which ends with its epoch and the run;
-        of its loss count 1 / `batches`.
+        """Take a batch into the group, which ends with its epoch and the run.
+
+        Of its loss count 1 / `batches`.
         """
         if self.left == 0:
             rest_of_epoch = run.iters_per_epoch - run.batch_idx
@@ -145,8 +147,9 @@ class GradientGroups:
 
 
 class TrainerView(RunView):
-    """A run as Lightning's Trainer shows it to callbacks of a package;
-    hooks of the class `adapted` call them.
+    """A run as Lightning's Trainer shows it to callbacks of a package.
+
+    Hooks of the class `adapted` call them.
     """
 
     shown = "Lightning's Trainer"
@@ -197,8 +200,9 @@ class TrainerView(RunView):
         self._batch = batch
 
     def log(self, name: str, value: Any, batch_size: int | None = None) -> None:
-        """Log a number and add it to `callback_metrics`:
-        of batches of an evaluation the mean over examples so far.
+        """Log a number and add it to `callback_metrics`.
+
+        Of batches of an evaluation it is the mean over examples so far.
         """
         import torch
 
@@ -366,8 +370,9 @@ class TrainerView(RunView):
 
     @property
     def callback_metrics(self) -> dict[str, torch.Tensor]:
-        """The metrics of the latest validation, as `accuracy` and as `val_accuracy`,
-        and what callbacks have added.
+        """The metrics of the latest validation, and what callbacks have added.
+
+        They are there as `accuracy` and as `val_accuracy`.
         """
         import torch
 
@@ -382,7 +387,7 @@ class TrainerView(RunView):
     @cached_property
     def _validation_interval(self) -> Any:
         """The parsed `run.val_every`."""
-        # Loads pydantic, which `hookflow --help` does without.
+        # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.pipeline.load import load
 
         loaded = load(RunDir(self.run.dir).pipeline, recorded=True)
@@ -434,8 +439,9 @@ class TrainerView(RunView):
     def save_checkpoint(
         self, filepath: str, weights_only: bool | None = None, storage_options: Any = None
     ) -> None:
-        """Write a file with the keys of Lightning's checkpoints, in the training thread;
-        of several ranks the first.
+        """Write a file with the keys of Lightning's checkpoints, in the training thread.
+
+        The first of several ranks writes it.
         """
         import torch
 

@@ -1,5 +1,6 @@
-"""Hooks of MMEngine, unmodified: each is called as MMEngine's Runner calls it, with a runner that
-is a view of the run.
+"""Hooks of MMEngine, unmodified.
+
+Each is called as MMEngine's Runner calls it, with a runner that is a view of the run.
 
 `use = "mmengine:EMAHook"` names a hook of MMEngine's registry; any other class with
 `mmengine.hooks.Hook` among its bases is adapted likewise. Source: `mmengine.hooks.Hook`, version
@@ -157,8 +158,9 @@ def find_phase(level: int) -> Phase:
 def _make_priority_edges(
     first: str, then: str, level: int, followers: "StatedFollowers"
 ) -> list[EdgeSpec]:
-    """Return the edges by which a hook fires before another,
-    at each point where nothing stated contradicts it.
+    """Return the edges by which a hook fires before another.
+
+    There is one at each point where nothing stated contradicts it.
     """
     where = Where(f"priority {level}")
     shared = followers.places[first] & followers.places[then]

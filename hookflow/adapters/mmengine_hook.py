@@ -36,8 +36,9 @@ class MMEngineHook(AdaptedHook):
         self.hook = self.kind(*own_args, **own_kwargs)
         self._initial = deepcopy(select_state(vars(self.hook)))
         self._runner: Callable[[], RunnerView] | None = None
-        """Returns the runner, which all hooks share:
-        what changes in it is no change of this hook.
+        """Returns the runner, which all hooks share.
+
+        Changes in it are no changes of this hook.
         """
         self._loaded: Mapping[str, Any] | None = None
         """The state that has been loaded, until the runner of this run is known."""
@@ -96,8 +97,9 @@ class MMEngineHook(AdaptedHook):
             self._begin_epochs(runner, arguments["checkpoint"].state["position"])
 
     def _begin_epochs(self, runner: RunnerView, position: Mapping[str, Any]) -> None:
-        """Show the hook the beginning of each epoch that has begun, before the state of the
-        checkpoint is loaded.
+        """Show the hook the beginning of each epoch that has begun.
+
+        This comes before the state of the checkpoint is loaded.
 
         No checkpoint has what hooks set there: a pipeline of the dataset, attributes of modules
         that are no tensors.
@@ -131,8 +133,9 @@ class MMEngineHook(AdaptedHook):
 
 
 def to_config(value: Any) -> Any:
-    """Return an argument as MMEngine's Config has it: tables with attributes,
-    and numbers as keys if all look so.
+    """Return an argument as MMEngine's Config has it.
+
+    Tables have attributes, and numbers as keys if all look so.
     """
     from mmengine.config import ConfigDict
 

@@ -1,5 +1,6 @@
-"""Views of a run as MMEngine's hooks know it: the Runner with its loops, logger, visualizer and
-checkpoints.
+"""Views of a run as MMEngine's hooks know it.
+
+These are the Runner with its loops, logger, visualizer and checkpoints.
 
 Source: `mmengine.runner`, version 0.10.
 """
@@ -97,8 +98,9 @@ class LoopView(RunView):
 
 
 class RunMessageHandler(logging.Handler):
-    """Passes what hooks log on to the messages of the run,
-    and once the run is gone to standard error.
+    """Passes what hooks log on to the messages of the run.
+
+    Once the run is gone, messages go to standard error.
     """
 
     def __init__(self, run: Run) -> None:
@@ -123,8 +125,9 @@ class RunMessageHandler(logging.Handler):
 
 
 class VisualizerView(RunView):
-    """The methods of MMEngine's visualizer, and of its backends, that log something;
-    nothing once the run is gone.
+    """The methods of MMEngine's visualizer, and of its backends, that log something.
+
+    They do nothing once the run is gone.
     """
 
     shown = "MMEngine's visualizer"
@@ -135,8 +138,9 @@ class VisualizerView(RunView):
 
     @classmethod
     def of(cls, run: Run) -> Any:
-        """Return MMEngine's current visualizer, which then logs into the run, too;
-        a view if the user made none.
+        """Return MMEngine's current visualizer, which then logs into the run, too.
+
+        It is a view if the user made none.
         """
         module = sys.modules.get("mmengine.visualization")
         made = getattr(module, "Visualizer", None)
@@ -212,8 +216,9 @@ class RunnerView(RunView):
         return self.run.max_epochs is None
 
     def _make_instances(self) -> tuple[Any, Any]:
-        """Make what MMEngine finds by the name of the run, or as the current one:
-        the message hub and the logger.
+        """Make what MMEngine finds by the name of the run, or as the current one.
+
+        That is the message hub and the logger.
         """
         from mmengine.logging import MessageHub, MMLogger
 
@@ -226,8 +231,9 @@ class RunnerView(RunView):
 
     @contextmanager
     def at(self, point: str, epoch: int | None = None) -> Iterator[None]:
-        """Show the counters and the mode of a point;
-        of the one that begins an earlier epoch, if that is given.
+        """Show the counters and the mode of a point.
+
+        They are those of the one that begins an earlier epoch, if that is given.
         """
         self.point = point
         self._shown_epoch = epoch
@@ -342,8 +348,9 @@ class RunnerView(RunView):
         return int(self.cfg.run.seed)
 
     def make_hub_state(self) -> dict[str, Any]:
-        """Return what the message hub resumes: scalars, float64 and int64 (count,), and
-        information.
+        """Return what the message hub resumes: scalars and information.
+
+        Scalars are float64 and int64 (count,).
 
         A warning names information that no checkpoint can hold.
         """
@@ -375,8 +382,9 @@ class RunnerView(RunView):
             self.run.say(warning, "warn")
 
     def resume(self, hub: Mapping[str, Any] | None) -> None:
-        """Begin where the run is; `hub` is the state of the message hub,
-        if the hook that is resumed owns it.
+        """Begin where the run is.
+
+        `hub` is the state of the message hub, if the hook that is resumed owns it.
         """
         from mmengine.logging import HistoryBuffer
 

@@ -32,16 +32,18 @@ POINT_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "before_save_checkpoint": ("checkpoint",),
     "after_load_checkpoint": ("checkpoint",),
 }
-"""The 22 points of MMEngine, all of which are hookflow's too,
-with the arguments besides the runner.
+"""The 22 points of MMEngine with the arguments besides the runner.
+
+All of them are hookflow's, too.
 """
 
 EPOCH_OF_LOOP: Mapping[str, str] = {
     "before_train_epoch": "before_train",
     "after_train_epoch": "after_train",
 }
-"""The points of an epoch that MMEngine's iteration-based loop fires once:
-at the ends of the training.
+"""The points of an epoch that MMEngine's iteration-based loop fires once.
+
+They fire at the ends of the training.
 """
 
 HIGHEST_PRIORITIES: tuple[tuple[int, Phase], ...] = (
@@ -66,8 +68,9 @@ REPLACEMENT_HINTS: Mapping[str, str] = {
     ),
     "mmrazor.RazorVisualizationHook": 'use = "images"',
 }
-"""Hooks that need MMEngine's Runner, or the config from which it is built,
-with what does their work here.
+"""Hooks that need MMEngine's Runner, or its config, with what replaces them here.
+
+The Runner is built from that config.
 """
 
 SWAP_POINTS = ("before_val_epoch", "after_val_epoch", "before_test_epoch", "after_test_epoch")
@@ -121,8 +124,9 @@ FAN_OUTS = {
 
 
 def translate_members() -> dict[str, str]:
-    """Return what the methods and attributes of MMEngine's hooks that
-    are no points are called here.
+    """Return the names here of the members of MMEngine's hooks that are no points.
+
+    Members are methods and attributes.
     """
     members = {"priority": "phase"}
     for name, ours in FAN_OUTS.items():

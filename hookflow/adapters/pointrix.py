@@ -145,11 +145,10 @@ class PointrixHook(AdaptedHook):
 
 
 class RunLogger:
-    """Pointrix's logger and its writer in one: texts are messages of the run, numbers and images
-    are logged by it.
+    """Pointrix's logger and its writer in one.
 
-    Pointrix's console has the first kind of methods, its writers the second; hooks call either on
-    `trainner.logger`.
+    Texts are messages of the run, and numbers and images are logged by it. Pointrix's console has
+    the first kind of methods, its writers the second; hooks call either on `trainner.logger`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -193,8 +192,9 @@ class TrainnerView(RunView):
         self._point = ""
 
     def take(self, point: str, offered: Mapping[str, Any]) -> None:
-        """Take the state of a point: the numbers of a step are losses,
-        those of a validation batch metrics.
+        """Take the state of a point.
+
+        The numbers of a step are losses, and those of a validation batch metrics.
         """
         self._point = point
         if point == "after_train_iter":

@@ -110,8 +110,9 @@ class KerasAdapter(HookAdapter):
 
 
 class IgniteAdapter(HookAdapter):
-    """Translates the events of Ignite and the argument of its handlers,
-    which have no base class.
+    """Translates the events of Ignite and the argument of its handlers.
+
+    These have no base class.
     """
 
     names: ClassVar = FrameworkNames(

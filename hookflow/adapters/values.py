@@ -1,6 +1,4 @@
-"""The values that adapters take out of the values of hooks and of steps,
-and put into checkpoints.
-"""
+"""The values that adapters take from hooks and steps, and put into checkpoints."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -11,8 +9,9 @@ ARRAY_KEY = "array of NumPy"
 
 
 def select_state(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and tensors among some values; NumPy's numbers as Python's,
-    which a checkpoint can hold.
+    """Return the numbers and tensors among some values.
+
+    NumPy's numbers become Python's, which a checkpoint can hold.
     """
     import numpy as np
     import torch
@@ -56,10 +55,10 @@ def select_scalars(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def select_samples(outputs: Mapping[str, Any]) -> Sequence[Any]:
-    """Return what MMEngine's models return for a batch of an evaluation: the list among the
-    outputs, if one is there.
+    """Return what MMEngine's models return for a batch of an evaluation.
 
-    Without one, or with several, the outputs are the only item.
+    It is the list among the outputs, if one is there. Without one, or with several, the outputs are
+    the only item.
     """
     lists = [value for value in outputs.values() if isinstance(value, list | tuple)]
     if len(lists) == 1:

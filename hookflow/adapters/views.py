@@ -21,8 +21,9 @@ class RunView:
 
     @classmethod
     def shared(cls, run: Run, *args: Any) -> Self:
-        """Return the view that the hooks of a run share; the first call makes it,
-        with these further arguments.
+        """Return the view that the hooks of a run share.
+
+        The first call makes it, with these further arguments.
         """
         key = cls, id(run)
         view: Self | None = SHARED_VIEWS.get(key)
@@ -32,8 +33,9 @@ class RunView:
         return view
 
     def itself(self) -> Self:
-        """Return the view: a hook keeps this method and not the view,
-        whose state is none of the hook's.
+        """Return the view.
+
+        A hook keeps this method and not the view, whose state is none of the hook's.
         """
         return self
 
@@ -42,14 +44,16 @@ class RunView:
 
 
 SHARED_VIEWS: WeakValueDictionary[tuple[type, int], Any] = WeakValueDictionary()
-"""The shared views by class and by the identity of the run:
-the hooks of the run keep them alive.
+"""The shared views by class and by the identity of the run.
+
+The hooks of the run keep them alive.
 """
 
 
 class CheckpointView(MutableMapping[str, Any]):
-    """The state of a checkpoint by another framework's keys;
-    what hooks add is kept in a section of its own.
+    """The state of a checkpoint by another framework's keys.
+
+    Additions of hooks are kept in a section of their own.
     """
 
     KEYS: ClassVar[Mapping[str, str]]
@@ -95,8 +99,9 @@ class CheckpointView(MutableMapping[str, Any]):
 
 
 class DataLoaderView(RunView):
-    """The data of a split, as hooks use a dataloader. The batches that it yields are apart from the
-    training's.
+    """The data of a split, as hooks use a dataloader.
+
+    The batches that it yields are apart from the training's.
 
     `owner` is the view of the run: it has `run`, and `point`, the name of the point that fires.
     """
@@ -149,8 +154,9 @@ class DataLoaderView(RunView):
         return workers > 0
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """End the workers where a hook sets `_iterator` to None:
-        the next epoch's get the dataset as it is now.
+        """End the workers where a hook sets `_iterator` to None.
+
+        The workers of the next epoch get the dataset as it is now.
         """
         if name == "_iterator" and value is None and hasattr(self._source, "close"):
             self._source.close()

@@ -326,16 +326,15 @@ class Checkpoint:
     metrics: Mapping[str, float]
 
     def load_into(self, model: nn.Module, name: str | None = None) -> nn.Module:
-        """Give a model the weights, and return it. `name`: one of several models, or the hook that
-        has averaged them.
+        """Give a model the weights, and return it.
 
-        Without a `name` they are the trained weights. Where the checkpoint has an average of them,
-        which the metrics are of, a UserWarning says so; `name="model"` says that the trained ones
-        are meant.
+        `name` is one of several models, or the hook that has averaged them. Without a `name` they
+        are the trained weights. Where the checkpoint has an average of them, which the metrics are
+        of, a UserWarning says so; `name="model"` says that the trained ones are meant.
 
         Frozen parameters that the checkpoint leaves out remain the model's own. Raises UserError
         where the checkpoint is damaged, has no such weights, or was trained with other frozen
-        parameters, and PyTorch's own RuntimeError where they do not fit the model.
+        parameters. PyTorch raises its own RuntimeError where they do not fit the model.
         """
         from hookflow.hooks.checkpoint_files import (
             frozen_in,

@@ -223,7 +223,7 @@ REDRAW_PERIOD_SECONDS = 0.5
 
 def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:
     """Show the run until it is over, as `monitor.plain.follow` does."""
-    # It is there, in a notebook.
+    # IPython is installed wherever a notebook runs.
     display: Callable[..., Any] = import_module("IPython.display").display
 
     live = LogFollower(run_dir)

@@ -198,7 +198,7 @@ class AttachedRun:
                 stop = self._find_stop_reason()
                 session.signals.ignored = True
             except BaseException as error:
-                # Set here and not by a call: at a call another signal might raise.
+                # The flag is set here and not by a call: at a call another signal might raise.
                 session.signals.ignored = True
                 raised = error
                 stop = session.find_stop_reason(error, lost=False)

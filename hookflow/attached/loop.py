@@ -385,7 +385,7 @@ class AttachedLoop:
         )
         if self._update.skip_outside_step(name):
             self._skips.add(name)
-            # An optimizer leaves a parameter without a gradient alone.
+            # An optimizer does not change a parameter without a gradient.
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None

@@ -1,5 +1,6 @@
-"""The `hookflow` command. The module of a command is imported when it is called, and its
-dependencies with it.
+"""The `hookflow` command.
+
+The module of a command, and its dependencies, are imported when it is called.
 """
 
 import errno
@@ -24,8 +25,9 @@ from hookflow.version import __version__
 
 
 def _key_of_run(error: Any) -> str:
-    """Return how to set the key of [run] that an unknown option is called by,
-    where the command takes `--set`.
+    """Return how to set the key of [run] that an unknown option is named like.
+
+    The command must take `--set`.
     """
     if not hasattr(error, "possibilities") or not any(
         "--set" in param.opts for param in error.ctx.command.params
@@ -45,7 +47,7 @@ def _quoted() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # One of click's.
+        # Only the exceptions of click have both attributes.
         if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):
             error.message = make_printable(error.message) + _key_of_run(error)  # type: ignore[attr-defined]
         raise
@@ -80,8 +82,9 @@ COMMANDS_BY_PANEL = {
     "The graph of a pipeline": ("check.check", "graph.graph", "why.why", "explain.explain"),
     "Runs": RUN_COMMANDS,
 }
-"""Modules and functions of the commands, by the panel of `--help`;
-a command is called as its function is.
+"""Modules and functions of the commands, by the panel of `--help`.
+
+A command has the name of its function.
 """
 
 
@@ -195,11 +198,12 @@ broken.
 
 
 def main() -> None:
-    """Run the command line. A user's mistake is printed as such and exits with 2, without a
-    traceback.
+    """Run the command line.
+
+    A user's mistake is printed as such and exits with 2, without a traceback.
     """
     _open_closed_streams()
-    # Importing makes objects that stay: to search them for garbage is a tenth of the start.
+    # The objects that imports make stay: searching them for garbage takes a tenth of the start.
     gc.set_threshold(50_000)
     substitute_on(sys.stdout, sys.stderr)  # on the latter the dashboard is painted
     try:
@@ -222,7 +226,7 @@ def main() -> None:
             raise SystemExit(2) from None
         if error.errno not in (*FULL_DISK_ERRORS, errno.EPIPE):
             raise
-        # Or it would fail once more, at the exit.
+        # Python flushes stdout again at the exit, where that would fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:  # the reader has gone, as after `| head`
             raise SystemExit(1) from None

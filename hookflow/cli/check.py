@@ -113,17 +113,16 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The findings in a pipeline, and what its hooks were seen to touch
-    where a short run has watched them.
+    """The findings in a pipeline.
+
+    Where a short run has watched its hooks, they include what the hooks were seen to touch.
     """
 
     findings: "Findings"
     observed: "ObservationReport | None"
 
     def is_doubtful(self) -> bool:
-        """Return whether there are warnings, ambiguous pairs,
-        or observed slots that are not declared.
-        """
+        """Return whether there are warnings, ambiguous pairs, or undeclared observed slots."""
         if self.findings.doubtful:
             return True
         return self.observed is not None and self.observed.doubtful
@@ -145,7 +144,7 @@ def _check_pipeline(
         from hookflow.graph.observation import with_observed
 
         observed = ObservationReport.of(loaded, plan)
-        # Each pair is judged by what its hooks were seen to touch.
+        # From here on each pair of hooks is judged by the slots that it was seen to touch.
         plan = with_observed(plan, observed.observed.seen)
     check_sweep(loaded, imports=imports)
     if imports:
@@ -161,8 +160,9 @@ def _check_pipeline(
 
 
 def _check_initial_weights(loaded: "Loaded") -> None:
-    """Check that weights which models begin with fit them, and print what cannot be known. Raises
-    UserError.
+    """Check that weights fit the models that begin with them, and print what cannot be known.
+
+    Raises UserError.
     """
     if not any(model.begins_with for model in loaded.pipeline.models.values()):
         return
@@ -173,8 +173,9 @@ def _check_initial_weights(loaded: "Loaded") -> None:
 
 
 def _json_report(result: CheckResult, *, offload: bool, imports: bool) -> dict[str, Any]:
-    """Return the findings for editors, with the state of each hook's
-    offloading where that is wanted.
+    """Return the findings for editors.
+
+    They have the state of each hook's offloading where that is wanted.
     """
     from hookflow.service.findings import check_offloading
 
@@ -202,9 +203,7 @@ def _text_report(result: CheckResult, *, offload: bool, written: bool, imports: 
 def _format_offload_table(
     loaded: "Loaded", plan: "Plan", width: int, *, imports: bool
 ) -> Iterator[str]:
-    """Yield a row for each hook: the copies that its firings need,
-    and whether it fires beside the training.
-    """
+    """Yield a row for each hook: its firings' copies, and whether it fires beside the training."""
     from hookflow.service.findings import check_offloading
 
     states, offloaded_plan = check_offloading(loaded, plan, imports=imports)
@@ -218,14 +217,15 @@ def _format_offload_table(
 
 
 def _describe_copies(loaded: "Loaded", plan: "Plan") -> dict[str, str]:
-    """Return for each offloaded hook of a plan the bytes and the time of its copies,
-    as a short run has them.
+    """Return the bytes and the time of the copies of each offloaded hook.
+
+    A short run has measured them.
     """
     if not any(hook.queue for hook in plan.hooks):
         return {}
     from hookflow.trials.temporary_run import measure_copies
 
-    # What hooks print is not of the report.
+    # Hooks may print, and stdout is for the report alone.
     with exit_after_traceback(), redirect_stdout(sys.stderr):
         copies = measure_copies(loaded, plan, loaded.source.parent, warn_of)
     return {hook: f"{size(num_bytes)} in {ms:.2g} ms" for hook, (num_bytes, ms) in copies.items()}

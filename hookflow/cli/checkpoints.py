@@ -1,5 +1,6 @@
-"""The commands checkpoints and prune: what a run has saved,
-and checkpoints that are no longer wanted.
+"""The commands checkpoints and prune.
+
+They show what a run has saved, and delete checkpoints that are no longer wanted.
 """
 
 from __future__ import annotations
@@ -203,10 +204,10 @@ def _confirm(plans: Sequence[PruningPlan]) -> None:
 
 
 def _choose_runs(names: Sequence[str], condition: str | None, root: Path) -> list[RunDir]:
-    """Return the runs that are meant, by their real paths: those that are over, and own their
-    checkpoints.
+    """Return the runs that are meant, by their real paths.
 
-    Others are left out with a line that says why. Raises UserError where such a run is named.
+    They must be over, and own their checkpoints. Others are left out with a line that says why.
+    Raises UserError where such a run is named.
     """
     chosen: list[RunDir] = []
     problems: list[Problem] = []
@@ -239,8 +240,9 @@ def _find_reason_to_keep(run: RunDir) -> Problem | None:
 
 
 def _find_runs(names: Sequence[str], condition: str | None, root: Path) -> list[RunDir]:
-    """Return the runs with these names that meet the condition, by their real paths;
-    without names, all that do.
+    """Return the runs with these names that meet the condition, by their real paths.
+
+    Without names these are all runs that do.
     """
     from hookflow.events.rundir import RunDir
     from hookflow.monitor.index import Index
@@ -257,9 +259,7 @@ def _find_runs(names: Sequence[str], condition: str | None, root: Path) -> list[
 
 
 def _list_checkpoints_of_forks(folders: Iterable[Path]) -> dict[str, set[str]]:
-    """Return the names of the checkpoints that forks in these folders of runs began with,
-    by the ids of their runs.
-    """
+    """Return the checkpoints that forks in these folders began with, by the ids of their runs."""
     from hookflow.monitor.index import Index
 
     result: dict[str, set[str]] = {}
@@ -274,8 +274,9 @@ def _list_checkpoints_of_forks(folders: Iterable[Path]) -> dict[str, set[str]]:
 
 
 def _make_pruning_plan(run: RunDir, begun_with: set[str] | None, every: bool) -> PruningPlan:
-    """Return what is deleted of a run; forks of it have `begun_with` these checkpoints,
-    None where there are none.
+    """Return what is deleted of a run.
+
+    Forks of it have `begun_with` these checkpoints, which is None where there are no forks.
     """
     from hookflow.runner.checkpoint.manifest import (
         list_apart,

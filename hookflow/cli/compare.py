@@ -245,10 +245,9 @@ def _print_forks(runs: Sequence[ComparedRun]) -> None:
 
 
 def run_tables(headings: Sequence[str], runs: Sequence[ComparedRun]) -> dict[str, list[Row]]:
-    """Return tables of what came of runs, and of their environments, by title; the versions of
-    packages come last.
+    """Return tables of what came of runs, and of their environments, by title.
 
-    The first row has the headings.
+    The versions of packages come last. The first row has the headings.
     """
     from hookflow.monitor.compare import compute_one_time_costs, compute_times
 
@@ -326,9 +325,7 @@ def _is_version(key: str) -> bool:
 
 
 def _print_curves(runs: Sequence[ComparedRun]) -> None:
-    """Print the curves of the first metric and of the loss over one another,
-    in colours on a terminal.
-    """
+    """Print the curves of the first metric and of the loss, in colours on a terminal."""
     from hookflow.monitor.compare import list_metrics, names_of
     from hookflow.monitor.run_curves import draw_run_curves
     from hookflow.service.differences import MAX_LINE_WIDTH

@@ -1,5 +1,6 @@
-"""The commands that follow a run, or send it a command and print its answer:
-watch, ctl, stop, now.
+"""The commands that follow a run or send it a command: watch, ctl, stop, now.
+
+The answer to a command is printed.
 """
 
 from __future__ import annotations
@@ -200,10 +201,10 @@ def _find_running(name: str | None, folder: Path) -> RunDir:
 
 
 def _request(run: RunDir, patience: float, command: str, *args: str) -> Acknowledged | None:
-    """Write a command into the command log, and return the answer of the run; None where it gives
-    none.
+    """Write a command into the command log, and return the answer of the run.
 
-    Exits with 1 where it refuses. Raises UserError without the right to write.
+    Returns None where it gives none. Exits with 1 where it refuses. Raises UserError without the
+    right to write.
     """
     from hookflow.events.commands import send
     from hookflow.events.log import event_log
@@ -362,8 +363,9 @@ def _print_lines(run_dir: RunDir, *, as_json: bool) -> int:
 def _serve(
     run_dir: RunDir, run: str | None, folder: Path, replay_speed: float | None, *, readonly: bool
 ) -> None:
-    """Serve the dashboard, of a replay at `replay_speed`. Raises UserError where textual-serve is
-    not installed.
+    """Serve the dashboard, of a replay at `replay_speed`.
+
+    Raises UserError where textual-serve is not installed.
     """
     from hookflow.pipeline.registry import missing_package
 

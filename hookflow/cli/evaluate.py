@@ -69,8 +69,9 @@ def _evaluate(
     average: str | None,
     without: Sequence[str] | None,
 ) -> None:
-    """Evaluate a checkpoint and print the metrics; exit with 1 when something raised,
-    with 130 after Ctrl-C.
+    """Evaluate a checkpoint and print the metrics.
+
+    Exits with 1 when something raised, and with 130 after Ctrl-C.
     """
     from hookflow.runner.attempt.main import prepare_exit
     from hookflow.runner.loop.trainer import Trainer

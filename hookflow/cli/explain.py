@@ -85,16 +85,18 @@ def explain(
 
 
 def _find_points(name: str, points: Points) -> list[Point]:
-    """Return the point of a name, or both points of an operation that
-    hooks stand around: `around_val`.
+    """Return the point of a name, or both points of an operation such as `around_val`.
+
+    Hooks stand around such an operation.
     """
     names = points.find_points_of_around(name) or (name,)
     return [point for point in points if point.name in names]
 
 
 def _find_declaration(key: str) -> DeclaredKey:
-    """Return the declaration of a key. Raises UserError with the nearest key, hook or point where
-    there is none.
+    """Return the declaration of a key.
+
+    Raises UserError with the nearest key, hook or point where there is none.
     """
     from hookflow.hooks.foreign_names import translate_point
     from hookflow.pipeline.json_schema import find_key
@@ -105,7 +107,7 @@ def _find_declaration(key: str) -> DeclaredKey:
         if "." in key and not translate_point(key):
             raise
         hint = error.problems[0].hint
-        # Keys of this very name, in other tables.
+        # A hint with ".key" lists keys of this very name in other tables, and is kept.
         if "did you mean" not in hint and f".{key}" not in hint:
             hint = (
                 translate_point(key)
@@ -173,9 +175,7 @@ Every point offers run; what it offers beside that stands in brackets."""
 
 
 def _format_points(target: Target | None, width: int) -> Iterator[str]:
-    """Yield each point below its label, with what it offers,
-    and the hooks of a pipeline in their order.
-    """
+    """Yield each point below its label, with its arguments and the pipeline's hooks in order."""
     from hookflow.service.pipelines import warn_unknown
 
     points = DEFAULT_POINTS
@@ -189,8 +189,10 @@ def _format_points(target: Target | None, width: int) -> Iterator[str]:
 
 
 def _format_point_rows(points: Sequence[Point], target: Target | None, width: int) -> Iterator[str]:
-    """Yield the points as two columns: the label of each,
-    and its sentence with the hooks of the pipeline below.
+    """Yield the points as two columns.
+
+    The first has the label of each, and the second its sentence with the hooks of the pipeline
+    below.
     """
     least_depth = min(point.depth for point in points)
     labels = []
@@ -214,8 +216,9 @@ def _format_point_rows(points: Sequence[Point], target: Target | None, width: in
 
 
 def _wrap_about(point: Point, width: int) -> list[str]:
-    """Return the sentence of a point and what it offers, on one line if they fit,
-    else each on lines of its own.
+    """Return the sentence of a point and what it offers.
+
+    They are on one line if they fit, else each on lines of its own.
     """
     offers = ""
     if len(point.offers) > 1:
@@ -237,9 +240,7 @@ def _describe_binding(binding: Binding) -> str:
 
 
 def schema_of_pipelines() -> dict[str, Any]:
-    """Return the JSON Schema of a pipeline file,
-    with the points and the arguments of the built-in hooks.
-    """
+    """Return the JSON Schema of a pipeline file, with points and built-in hooks' arguments."""
     from hookflow.hooks.arguments import make_argument_model
     from hookflow.hooks.inspect import read_summary
     from hookflow.pipeline.json_schema import json_schema
@@ -258,8 +259,9 @@ def schema_of_pipelines() -> dict[str, Any]:
 
 
 class _HookPages:
-    """The hooks that can be named: built-in ones, those of installed packages,
-    and those of a pipeline.
+    """The hooks that can be named.
+
+    These are built-in ones, those of installed packages, and those of a pipeline.
     """
 
     def __init__(self, target: Target | None, *, imports: bool) -> None:
@@ -274,9 +276,7 @@ class _HookPages:
             self._find = find_hook
 
     def list_hooks_by_origin(self, width: int) -> Iterator[str]:
-        """Yield the hooks by where they come from,
-        and the other components of installed packages.
-        """
+        """Yield the hooks by where they come from, and installed packages' other components."""
         sections = {
             "built in": self._list_built_in_rows(),
             "from installed packages": self._list_offered_rows(),
@@ -325,8 +325,9 @@ class _HookPages:
         return rows
 
     def _read_summary(self, use: str) -> str:
-        """Return the summary of a hook, or what is wrong with it:
-        a broken hook does not hide the others.
+        """Return the summary of a hook, or what is wrong with it.
+
+        A broken hook does not hide the others.
         """
         from hookflow.hooks.inspect import read_summary
         from hookflow.hooks.inspection_errors import report_inspection_errors
@@ -338,8 +339,9 @@ class _HookPages:
             return "; ".join(problem.message for problem in error.problems)
 
     def described(self, name: str, width: int) -> Iterator[str]:
-        """Yield the page of a hook: its summary, methods, slots, place,
-        arguments, and an example.
+        """Yield the page of a hook.
+
+        It has summary, methods, slots, place, arguments, and an example.
         """
         from hookflow.hooks.inspect import Description, read_summary
         from hookflow.hooks.inspection_errors import report_inspection_errors

@@ -1,5 +1,6 @@
-"""The command export: the report of a run,
-and what it has recorded in the formats of other programs.
+"""The command export.
+
+It writes the report of a run, and what it has recorded in the formats of other programs.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def _format_jsonl(run: RunDir) -> str:
 
 
 def _format_perfetto(run: RunDir) -> str:
-    """Return all traces of a run as one, on one clock. Raises UserError where there are none, or
-    one is damaged.
+    """Return all traces of a run as one, on one clock.
+
+    Raises UserError where there are none, or one is damaged.
     """
     from hookflow.events.reading import read_object, read_regular
     from hookflow.events.rundir import run_argument, short
@@ -84,8 +86,9 @@ def _html(run: RunDir) -> str:
 
 
 def _write_tensorboard(run: RunDir, folder: Path) -> None:
-    """Write the event files that the writer `tensorboard` would have written. Raises UserError
-    where it cannot.
+    """Write the event files that the writer `tensorboard` would have written.
+
+    Raises UserError where it cannot.
     """
     from hookflow.pipeline.registry import missing_package
 
@@ -115,8 +118,9 @@ def _write_tensorboard(run: RunDir, folder: Path) -> None:
 
 
 def _write_records(run: RunDir, writer: TensorBoardWriter) -> int:
-    """Write the pipeline and what a run has logged. Return how many images are left out since their
-    file is gone.
+    """Write the pipeline and what a run has logged.
+
+    Returns how many images are left out since their file is gone.
     """
     from hookflow.events.reading import read_regular
     from hookflow.runner.logging.writers import EarlierLogs
@@ -141,8 +145,9 @@ def _write_records(run: RunDir, writer: TensorBoardWriter) -> int:
 
 
 def _export_code(named: str | None, folder: Path, root: Path) -> None:
-    """Write the code of a run, or of the attempt that saved a checkpoint,
-    and say what was written.
+    """Write the code of a run, or of the attempt that saved a checkpoint.
+
+    It says what was written.
     """
     from hookflow.events.recorded_code import code_before, find_latest_code
     from hookflow.events.rundir import short
@@ -175,8 +180,9 @@ def _export_code(named: str | None, folder: Path, root: Path) -> None:
 
 
 def _export_weights(named: str | None, file: Path, average: str | None, root: Path) -> None:
-    """Write weights of a checkpoint to a file,
-    by its ending as safetensors or a state_dict, and say which.
+    """Write weights of a checkpoint to a file, and say which.
+
+    The file's ending says whether it is safetensors or a state_dict.
     """
     import torch
 
@@ -335,8 +341,9 @@ def export(
 
 
 def _format_of_file(out: Path | None) -> str:
-    """Return the format that a file's ending names; csv without one. Raises UserError where no
-    format is called so.
+    """Return the format that a file's ending names, or csv without one.
+
+    Raises UserError where there is no such format.
     """
     suffix = ""
     if out is not None:

@@ -1,5 +1,6 @@
-"""`hookflow graph`: draw the hooks of each point in their order, with the reasons; of a run,
-where the time goes.
+"""`hookflow graph`: draw the hooks of each point in their order, with the reasons.
+
+For a run it draws where the time goes.
 """
 
 from __future__ import annotations
@@ -188,8 +189,9 @@ def _chain_lines(name: str, run: RunDir, plan: Plan) -> list[str]:
 
 
 def _format_gantt(name: str, run: RunDir, plan: Plan, wanted: str) -> list[str]:
-    """Return an iteration as bars: the one of a number, or "median". Raises UserError for anything
-    else.
+    """Return an iteration as bars: the one of a number, or "median".
+
+    Raises UserError for anything else.
     """
     from hookflow.graph.render.timeline import draw_gantt
     from hookflow.service.iteration_times import read_mean_times, read_traced_times
@@ -213,8 +215,9 @@ def _format_gantt(name: str, run: RunDir, plan: Plan, wanted: str) -> list[str]:
 
 
 def _format_what_if(name: str, run: RunDir, plan: Plan, hook: str) -> list[str]:
-    """Return the mean iteration without a hook, and how to measure it. Raises UserError for an
-    unknown hook.
+    """Return the mean iteration without a hook, and how to measure it.
+
+    Raises UserError for an unknown hook.
     """
     from hookflow.events.rundir import run_argument
     from hookflow.graph.render.timeline import draw_chain
@@ -261,8 +264,9 @@ def _format_means_heading(times: IterationTimes) -> str:
 
 
 def _choose_format(format_: Format | None, out: Path | None) -> Format:
-    """Return the format that is stated, or that the name of the file says. Raises UserError if
-    neither does.
+    """Return the format that is stated, or that the name of the file says.
+
+    Raises UserError if neither does.
     """
     if format_ is not None:
         return format_
@@ -301,8 +305,9 @@ def _draw_plan(opened: Target, plan: Plan, title: str, chosen: Format, colour: b
 
 
 def _draw_text(opened: Target, plan: Plan, title: str, colour: bool) -> str:
-    """Return the plan as text. Points of the test that repeat the validation are left out, unless
-    they have times.
+    """Return the plan as text.
+
+    Points of the test that repeat the validation are left out, unless they have times.
     """
     from hookflow.graph.collapse import describe_repeats, find_repeats, without_points
     from hookflow.graph.render.text import as_text
@@ -345,8 +350,9 @@ def _in_words(cost: CallCost, has_device: bool) -> str:
 
 
 def _list_switched_off(run: RunDir) -> tuple[tuple[str, int], ...]:
-    """Return the hooks of a run that a command or an error has switched off,
-    and the iterations done then.
+    """Return the hooks of a run that were switched off, and the iterations done then.
+
+    A command or an error has done it.
     """
     from hookflow.monitor.summary import read_run_summary
 
@@ -354,8 +360,9 @@ def _list_switched_off(run: RunDir) -> tuple[tuple[str, int], ...]:
 
 
 def _collapse_groups(plan: Plan, names: Sequence[str], all_groups: bool, chosen: Format) -> Plan:
-    """Return the plan with the named groups, or all, as boxes. Raises UserError for an unknown one,
-    and for JSON.
+    """Return the plan with the named groups, or all, as boxes.
+
+    Raises UserError for an unknown group, and for JSON.
     """
     from hookflow.graph.collapse import collapse_groups
 
@@ -401,7 +408,8 @@ class _FilterNames:
         return PlanFilter(self.points, hooks, ancestors, descendants, self.slots, self.kind)
 
     def described(self, bound: Sequence[str]) -> str:
-        """Return the part in words, for the heading;
+        """Return the part in words, for the heading.
+
         `bound` are the points that `hook` fires at.
         """
         where = " and ".join(self.points)
@@ -423,8 +431,9 @@ class _FilterNames:
 
 
 def _narrow_plan(plan: Plan, names: _FilterNames) -> tuple[Plan, str]:
-    """Return the part of a plan that is drawn, and its title. Raises UserError for an unknown name,
-    or for nothing.
+    """Return the part of a plan that is drawn, and its title.
+
+    Raises UserError for an unknown name, or if nothing is left.
     """
     from hookflow.graph.render.text import title_of
 
@@ -451,10 +460,10 @@ def _narrow_plan(plan: Plan, names: _FilterNames) -> tuple[Plan, str]:
 
 
 def _find_hooks(plan: Plan, name: str | None, option: str) -> tuple[str, ...]:
-    """Return the hook of a name, or the members of a group; none without a name. Raises UserError
-    for an unknown one.
+    """Return the hook of a name, or the members of a group.
 
-    A group without members that are on is refused, too: a filter by nothing would let all pass.
+    There are none without a name. Raises UserError for an unknown name. A group without members
+    that are on is refused, too: a filter by nothing would let all pass.
     """
     if name is None:
         return ()

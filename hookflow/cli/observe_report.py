@@ -1,5 +1,6 @@
-"""The report of `hookflow check --observe`: observed slots, missing declarations,
-and the lines to add.
+"""The report of `hookflow check --observe`.
+
+It has observed slots, missing declarations, and the lines to add.
 """
 
 import re
@@ -50,8 +51,9 @@ class SlotDeclaration:
 def list_declarations(
     loaded: Loaded, plan: Plan, missing: Mapping[Method, Slots]
 ) -> Iterator[SlotDeclaration]:
-    """Yield what the file should say so that what is `missing` is declared,
-    and what it or the class says stays.
+    """Yield what the file should say so that what is `missing` is declared.
+
+    Existing statements of the file and the class stay.
     """
     for hook in plan.hooks:
         for verb in SLOT_VERBS:
@@ -68,8 +70,9 @@ def list_declarations(
 def _make_declared_value(
     loaded: Loaded, plan: Plan, hook: str, verb: Verb, missing_slots: Mapping[str, Sequence[str]]
 ) -> list[str] | dict[str, list[str]]:
-    """Return what the file should say: in a list if all methods touch the same,
-    or the file has one already.
+    """Return what the file should say.
+
+    It is a list if all methods touch the same, or the file has one already.
     """
     table = loaded.pipeline.hooks[hook]
     stated = table.writes
@@ -96,10 +99,10 @@ def _make_declared_value(
 
 
 def with_key(text: str, table: Key, key: str, value: Any) -> str:
-    """Return a TOML text in which `key` of a table is `value`; a list or a table that is there is
-    extended.
+    """Return a TOML text in which `key` of a table is `value`.
 
-    Raises ValueError where that would change anything else.
+    A list or a table that is there is extended. Raises ValueError where that would change anything
+    else.
     """
     import tomlkit
     from tomlkit.items import InlineTable
@@ -180,18 +183,20 @@ class ObservationReport:
     turned: Sequence[Ambiguity]
     """The pairs that clash and fire the other way round there."""
     undecided: Sequence[Ambiguity]
-    """Pairs of a hook that changes a slot and a hook that reads it;
-    the read stays undeclared until one is stated.
+    """Pairs of a hook that changes a slot and a hook that reads it.
+
+    The read stays undeclared until an order is stated.
     """
 
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> "ObservationReport":
-        """Run a few iterations; exit with 1 when something raised that is no hook,
-        with 130 after Ctrl-C.
+        """Run a few iterations.
+
+        Exits with 1 when something raised that is no hook, and with 130 after Ctrl-C.
         """
         from hookflow.trials.temporary_run import observe
 
-        # What hooks print is no part of the report.
+        # Hooks may print, and stdout is for the report alone.
         with exit_after_traceback(), redirect_stdout(sys.stderr):
             observed = observe(loaded, plan, loaded.source.parent, warn_of)
         gaps = missing(plan, observed.seen)
@@ -221,10 +226,10 @@ class ObservationReport:
         )
 
     def lines(self, ambiguous: Sequence[Ambiguity], width: int, *, written: bool) -> Iterator[str]:
-        """Yield the report; `ambiguous` are the pairs that nothing orders, with the slots that were
-        seen.
+        """Yield the report.
 
-        Declarations that are `written` into the file are not repeated.
+        `ambiguous` are the pairs that nothing orders, with the slots that were seen. Declarations
+        that are `written` into the file are not repeated.
         """
         seconds = f"{self.observed.seconds:.1f} s"
         yield f"\nobserved {self.observed.iters} iterations in {seconds}; nothing was kept"
@@ -246,9 +251,7 @@ class ObservationReport:
             yield f"\nwarning: {problem}"
 
     def _list_firing_rows(self) -> list[tuple[str, ...]]:
-        """Return the rows of a table: each hook that has fired,
-        with the slots that it was seen to touch.
-        """
+        """Return a table's rows: each hook that has fired, with the slots it was seen to touch."""
         rows: list[tuple[str, ...]] = [("hook", "at", "firings", "reads", "writes")]
         for seen in self.observed.seen:
             if not seen.firings:
@@ -271,8 +274,9 @@ class ObservationReport:
         return texts
 
     def problems(self, *, undeclared: bool = True) -> Iterator[Problem]:
-        """Yield a warning for each pair that nothing orders or declarations turn,
-        and for each hook that lacks some.
+        """Yield a warning for each pair that nothing orders or that declarations turn.
+
+        Each hook without a needed declaration has a warning, too.
         """
         place = self.loaded.places.of
         for item in self.undecided:
@@ -334,10 +338,10 @@ class ObservationReport:
         return list(points)
 
     def write(self) -> Iterator[str]:
-        """Put the missing declarations into the pipeline file, and yield a line for each. Existing
-        lines stay.
+        """Put the missing declarations into the pipeline file.
 
-        Raises UserError where one of them cannot be added; nothing is written then.
+        Yields a line for each. Existing lines stay. Raises UserError where one of them cannot be
+        added; nothing is written then.
         """
         source = self.loaded.source
         of_file = load(source).pipeline.hooks
@@ -364,9 +368,7 @@ class ObservationReport:
         yield from lines
 
     def _ordered(self, ambiguous: Sequence[Ambiguity]) -> Iterator[str]:
-        """Yield how the declarations would order the ambiguous pairs,
-        and the pairs that they turn.
-        """
+        """Yield how the declarations would order the ambiguous pairs, and the pairs they turn."""
         still = {_make_pair(item) for item in (*find_ambiguities(self.declared), *self.undecided)}
         turned = {_make_pair(item) for item in self.turned}
         for entry in {_make_pair(each): each for each in (*ambiguous, *self.turned)}.values():

@@ -20,8 +20,9 @@ Completions = Callable[[typer.Context], Iterable[Completion]]
 
 
 def _make_completion(completions: Completions) -> Callable[[typer.Context, str], list[Completion]]:
-    """Return what a shell calls: the words that go on from what is typed,
-    and that a terminal can show.
+    """Return what a shell calls for completions.
+
+    It returns the words that continue what is typed and that a terminal can show.
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[Completion]:
@@ -103,9 +104,7 @@ def _read_tables(ctx: typer.Context, name: str) -> dict[str, Any]:
 
 
 def _pipeline(ctx: typer.Context) -> dict[str, Any]:
-    """Return, as plain TOML, the pipeline file that the command line names so far,
-    or else the only one here.
-    """
+    """Return the pipeline file of the command line so far, or the only one here, as plain TOML."""
     import tomli
 
     from hookflow.pipeline.layers import read

@@ -28,8 +28,9 @@ FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def echo(text: str, *, coloured: bool = False) -> None:
-    """Print a text of one or more lines, with a dot for each control character;
-    `coloured` keeps our own colours.
+    """Print a text of one or more lines, with a dot for each control character.
+
+    `coloured` keeps hookflow's own colours.
     """
     if text.replace("\n", "").isprintable():  # in C: it may have 10,000 lines
         print(text)
@@ -74,8 +75,9 @@ def warn_of(text: str, level: str = "info") -> None:
 
 
 def has_terminal() -> bool:
-    """Say whether the dashboard can be shown: it reads the standard input,
-    and paints on the standard error.
+    """Say whether the dashboard can be shown.
+
+    It reads the standard input, and paints on the standard error.
     """
     streams = (sys.stdin, sys.stdout, sys.stderr)
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
@@ -101,8 +103,9 @@ def show_transient_line(text: str) -> Iterator[None]:
 
 
 def check_terminal() -> None:
-    """Raise UserError where standard input or standard error is no terminal:
-    the dashboard would never get a key.
+    """Raise UserError where standard input or standard error is no terminal.
+
+    The dashboard would never get a key.
     """
     if not (IN_BROWSER or (sys.stdin.isatty() and sys.stderr.isatty())):
         raise UserError(
@@ -122,10 +125,9 @@ def echo_error(error: UserError) -> None:
 
 @contextmanager
 def exit_after_traceback() -> Iterator[None]:
-    """Exit with 1 when something raises, with its traceback printed once, and with 130 after
-    Ctrl-C.
+    """Exit with 1 when something raises, and with 130 after Ctrl-C.
 
-    A UserError goes through, to be printed.
+    The traceback is printed once. A UserError goes through, to be printed.
     """
     try:
         yield
@@ -145,8 +147,9 @@ def exit_after_traceback() -> Iterator[None]:
 
 @contextmanager
 def open_output_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write: it is there once all is written. Raises UserError when it cannot be
-    written.
+    """Open a file to write, which is there once all is written.
+
+    Raises UserError when it cannot be written.
     """
     from hookflow.events.rundir import open_replacement
 
@@ -169,8 +172,9 @@ def write_file(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Make the folder of a file that is written in the end. Raises UserError where the file cannot
-    be.
+    """Make the folder of a file that is written in the end.
+
+    Raises UserError where the file cannot be.
     """
     from tempfile import TemporaryFile
 
@@ -185,8 +189,9 @@ def check_writable(path: Path) -> None:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None = None) -> list[str]:
-    """Return a table's lines: each cell below the one above it;
-    the last column is wrapped to fit `width`, if given.
+    """Return a table's lines: each cell below the one above it.
+
+    The last column is wrapped to fit `width`, if given.
     """
     if not rows:
         return []

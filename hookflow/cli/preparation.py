@@ -25,8 +25,9 @@ RAISED_AGAIN = (UserError, OSError, typer.Exit)
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A run that is ready to be started; `claim` takes the place of its locks
-    where the file system knows none.
+    """A run that is ready to be started.
+
+    `claim` takes the place of its locks where the file system knows none.
     """
 
     path: Path
@@ -34,12 +35,11 @@ class PreparedRun:
 
 
 def prepare_in_child(find: Callable[[], RunDir]) -> RunDir:
-    """Return the run that `find` returns in a forked process; locks that it keeps are this
-    process's own then.
+    """Return the run that `find` returns in a forked process.
 
-    To compile the user's hooks imports their modules, and torch with them: 200 MB, which a viewer
-    would keep. Raises what `find` raises, if it is one of `RAISED_AGAIN`; after another error,
-    which is printed, the command ends.
+    Locks that it keeps are this process's own then. To compile the user's hooks imports their
+    modules, and torch with them: 200 MB, which a viewer would keep. Raises what `find` raises, if
+    it is one of `RAISED_AGAIN`; after another error, which is printed, the command ends.
     """
     from hookflow.runner.process.launch import keep
 
@@ -77,8 +77,9 @@ def _receive(ours: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _prepare(find: Callable[[], RunDir], theirs: socket.socket) -> NoReturn:
-    """Prepare the run in the child; send it, or what was raised,
-    and end once the parent has taken it over.
+    """Prepare the run in the child, and send it, or what was raised.
+
+    The child ends once the parent has taken the run over.
     """
     from hookflow.runner.process.launch import take_kept
 

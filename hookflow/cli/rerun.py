@@ -1,5 +1,6 @@
-"""`hookflow rerun`: iterations of a recorded run once more,
-compared with the recording, with more hooks.
+"""`hookflow rerun`: do iterations of a recorded run once more.
+
+They are compared with the recording, and may have more hooks.
 """
 
 from __future__ import annotations
@@ -169,8 +170,9 @@ def _last_iteration(records: Sequence[Mapping[str, Any]]) -> int:
 def _changed_facts(
     records: Sequence[Mapping[str, Any]], new_records: Sequence[Mapping[str, Any]], begin: int
 ) -> Iterator[str]:
-    """Yield which facts of the machine differ between the attempt that did
-    iteration `begin` and the rerun.
+    """Yield which facts of the machine differ from those of the recorded attempt.
+
+    That attempt did iteration `begin`.
     """
     from hookflow.rerun.comparison import find_causes
 
@@ -217,8 +219,9 @@ def _list_tool_overrides(
 
 
 def _before(run_dir: RunDir, at: int) -> Parent | None:
-    """Return the newest checkpoint before iteration `at` that is whole,
-    or that the run was forked from; or None.
+    """Return the newest whole checkpoint before iteration `at`, or None.
+
+    It may be the one that the run was forked from.
     """
     from hookflow.events.rundir import Parent
     from hookflow.runner.checkpoint.held import find_parent_checkpoint
@@ -259,10 +262,10 @@ def _target(
     changes: Iterable[str],
     base: Path,
 ) -> tuple[Target, tuple[str, ...]]:
-    """Return the recorded pipeline with the hooks that watch, an end, and `changes`; and the hooks
-    that are left out.
+    """Return the recorded pipeline as a rerun needs it, and the hooks that are left out.
 
-    It writes nothing outside the rerun's folder. The pipeline's own files are relative to `base`.
+    It has the hooks that watch, an end, and `changes`. It writes nothing outside the rerun's
+    folder. The pipeline's own files are relative to `base`.
     """
     from hookflow.pipeline.layers import Override
     from hookflow.pipeline.load import missing_objects
@@ -279,7 +282,7 @@ def _target(
         name = _name_for(use, {*pipeline.hooks, HOOK_NAMES[RerunEnd], *added})
         added[name] = Override(f"hooks.{name}={_use(use)}", Where(f"--with {use}"))
     confinement = _make_confinement(loaded, base, without)
-    # a hook may log a number one iteration late
+    # A hook may log a number one iteration late.
     overrides = (
         override(RerunEnd, at=end + 1),
         *_list_unthrottling_overrides(pipeline),
@@ -296,8 +299,9 @@ def _target(
 
 @dataclass(frozen=True, slots=True)
 class RerunProject:
-    """The code that a rerun runs: the folder that the pipeline's own files are relative to, and
-    what was recorded.
+    """The code that a rerun runs.
+
+    It has the folder that the pipeline's own files are relative to, and what was recorded.
 
     `copy` is the folder with the copy of the project where the recorded code is not the one on the
     disk.
@@ -309,8 +313,9 @@ class RerunProject:
 
 
 def _choose_project(run_dir: RunDir, at: int, folder: Path, *, recorded: bool) -> RerunProject:
-    """Return the project to run iteration `at` with;
-    a copy in `folder` where the `recorded` code has changed since.
+    """Return the project to run iteration `at` with.
+
+    It is a copy in `folder` where the `recorded` code has changed since.
     """
     from hookflow.events.recorded_code import code_before, compare_code, name_changes
     from hookflow.events.rundir import short
@@ -323,7 +328,8 @@ def _choose_project(run_dir: RunDir, at: int, folder: Path, *, recorded: bool) -
     if code is None:
         print_error(f"the code of {run_dir.id} was not recorded: this runs the code as it is now")
         return RerunProject(base, None)
-    # Which masks the values of the environment, as the record does.
+    # Loading the pipeline masks the values of the environment in the texts of the code, as the
+    # record does.
     load(short(run_dir.pipeline), recorded=True)
     changes = compare_code(code, code.on_disk(project_root(base)))
     if not changes:
@@ -356,8 +362,9 @@ def _use(use: str) -> str:
 
 
 def _name_for(use: str, names: set[str]) -> str:
-    """Return a name for a hook that none of `names` is: that of its class,
-    with a number if need be.
+    """Return a name for a hook that none of `names` is.
+
+    It is that of its class, with a number if need be.
     """
     class_name = use.rpartition(":")[2].rpartition(".")[2].lower()
     name = class_name
@@ -377,8 +384,9 @@ def _list_unthrottling_overrides(pipeline: Pipeline) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RerunConfinement:
-    """The measures that keep a rerun from writing outside its own folder: overrides,
-    and hooks that are left out.
+    """The measures that keep a rerun from writing outside its own folder.
+
+    These are overrides, and hooks that are left out.
     """
 
     overrides: tuple[str, ...]
@@ -386,12 +394,12 @@ class RerunConfinement:
 
 
 def _make_confinement(recorded: Loaded, base: Path, without: Collection[str]) -> RerunConfinement:
-    """Return the changes after which a recorded pipeline has no writers, notifications, or hooks
-    that write elsewhere.
+    """Return the changes that keep a recorded pipeline from writing elsewhere.
 
-    The class of each hook decides, so that a subclass, and a class named by its path, count as what
-    they are. The user's own files are relative to `base`; hooks in `without` are not looked at, nor
-    are those that cannot be found, which compiling the pipeline reports.
+    It then has no writers, notifications, or hooks that write elsewhere. The class of each hook
+    decides, so that a subclass, and a class named by its path, count as what they are. The user's
+    own files are relative to `base`; hooks in `without` are not looked at, nor are those that
+    cannot be found, which compiling the pipeline reports.
     """
     from hookflow.hooks.spec import find_specs
 
@@ -436,10 +444,10 @@ def _without_arguments(
 def _train_rerun(
     target: Target, parent: Parent | None, world: int, folder: Path, project: RerunProject
 ) -> RunDir:
-    """Train in this process, or by ranks; return the directory of the rerun, which may have raised
-    as the run did.
+    """Train in this process, or by ranks, and return the directory of the rerun.
 
-    Exits with 2 after a user's mistake, and with 130 or 143 after a signal.
+    The rerun may have raised as the run did. Exits with 2 after a user's mistake, and with 130 or
+    143 after a signal.
     """
     from hookflow.runner.attempt.main import train
     from hookflow.runner.process.launch import claim, new_run, start
@@ -464,9 +472,7 @@ def _train_rerun(
 def _report(
     result: Comparison, why: Sequence[str], at: int, reached: int, named: str, *, probes: bool
 ) -> Iterator[str]:
-    """Yield the lines on what is equal, on the first number that differs,
-    and on what the added hooks have logged.
-    """
+    """Yield the lines on what is equal, the first number that differs, and added hooks' logs."""
     yield f"iterations {result.begin + 1:,} to {min(reached, result.end):,} of {named}"
     names = "no name"
     if result.names:

@@ -1,5 +1,6 @@
-"""`hookflow run --resume`: find the run, compare its pipeline,
-and check that the change is allowed.
+"""`hookflow run --resume`.
+
+It finds the run, compares its pipeline, and checks that the change is allowed.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ class PipelineChanges:
     dir: Path | None = None
 
     def load(self, path: Path) -> Loaded:
-        """Load a pipeline file with the changes made. Raises UserError with everything that is
-        wrong.
+        """Load a pipeline file with the changes made.
+
+        Raises UserError with everything that is wrong.
         """
         from hookflow.service.pipelines import read_pipeline
 
@@ -96,8 +98,9 @@ def prepare_resume(
     allow_changed_hooks: bool = False,
     strict: bool = False,
 ) -> RunDir:
-    """Return the run to resume, once what differs from its recording is shown, accepted, and
-    written down beside it.
+    """Return the run to resume.
+
+    All differences from its recording were shown, accepted, and written down beside it.
 
     `target` is a run, or a pipeline file: then its newest run is resumed by the file as it is now,
     with the `--set` and `--without` of the start of the run. Raises UserError with each change that
@@ -190,8 +193,9 @@ def _check_version(run_dir: RunDir) -> None:
 def _read_target(
     run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, changes: PipelineChanges
 ) -> Target:
-    """Return the pipeline to run: the file, or without one the recorded pipeline, with the changes
-    made.
+    """Return the pipeline to run, with the changes made.
+
+    It is that of the file, or without one the recorded pipeline.
 
     `hooks` are those of the file.
     """
@@ -223,8 +227,7 @@ def as_recorded(
     hooks: Iterable[Override] = (),
     base: Path | None = None,
 ) -> Target:
-    """Return the pipeline that a run has recorded in its directory or in a checkpoint (`folder`),
-    with the changes.
+    """Return the pipeline that a run or a checkpoint (`folder`) has recorded, with the changes.
 
     They are made after `hooks` are added. The pipeline's own files are relative to `base`, that of
     the run if left out.
@@ -263,8 +266,9 @@ def as_recorded(
 def _list_kept_overrides(
     recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None
 ) -> Iterator[str]:
-    """Yield the recorded overrides that no new one replaces;
-    not those of hooks that the file no longer has.
+    """Yield the recorded overrides that no new one replaces.
+
+    Overrides of hooks that the file no longer has are left out.
     """
     from hookflow.pipeline.layers import OTHER_LENGTH
 
@@ -299,8 +303,9 @@ def _accept(
     *,
     allow_changed_hooks: bool,
 ) -> None:
-    """Show what differs. Raises UserError with each change that a run cannot make once it has a
-    checkpoint.
+    """Show what differs.
+
+    Raises UserError with each change that a run cannot make once it has a checkpoint.
     """
     from hookflow.events.rundir import run_argument
     from hookflow.graph.plan import difference

@@ -1,5 +1,6 @@
-"""The commands run and fork: train, with the live dashboard where there is a terminal and plain
-lines elsewhere.
+"""The commands run and fork.
+
+They train, with the live dashboard where there is a terminal and plain lines elsewhere.
 
 A fork is a new run that begins with the state of a checkpoint, and may differ from the run that
 saved it.
@@ -199,9 +200,7 @@ class StartOptions:
         return is_started_by_torchrun()
 
     def reject_process_options(self, why: str, others: Mapping[str, Any]) -> None:
-        """Raise UserError for each option that starts processes,
-        and each of the others, that is given.
-        """
+        """Raise UserError for each given option that starts processes, or is of `others`."""
         flags = {
             "--detach": self.detach,
             "--in-process": self.in_process,
@@ -246,7 +245,8 @@ class StartOptions:
                 from hookflow.monitor import settings
                 from hookflow.monitor.app import list_pages_of_actions
 
-                # Before anything begins: a mistake there ends this command.
+                # The settings are read before the run begins, since a mistake in them ends this
+                # command.
                 settings.load(list_pages_of_actions())
             if self.detach:
                 run_dir = find()
@@ -262,8 +262,9 @@ class StartOptions:
         _exit(run_dir, code, shown=self.ui != "none", left=_choose_ui(self.ui) == "tui")
 
     def _num_ranks(self) -> int | None:
-        """Return how many ranks train; None where the run is a
-        single process without a launcher.
+        """Return how many ranks train.
+
+        It is None where the run is a single process without a launcher.
         """
         if self.nproc:
             return _number_of(self.nproc)
@@ -313,10 +314,10 @@ def _warn_of_slurm_tasks() -> None:
 
 
 def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoReturn:
-    """Exit with the code of a run; print a mistake of the user's, and any failure of a run that was
-    not shown.
+    """Exit with the code of a run.
 
-    Unless the run was `left`, it is over, and its last notification is awaited.
+    A mistake of the user's is printed, and any failure of a run that was not shown. Unless the run
+    was `left`, it is over, and its last notification is awaited.
     """
     from hookflow.runner.process.launch import finish_notifying
 
@@ -340,8 +341,9 @@ def _exit(run_dir: RunDir, code: int, *, shown: bool, left: bool = False) -> NoR
 def compiled(
     target: str | None, changes: PipelineChanges, *, warns: bool = False
 ) -> tuple[Loaded, Plan]:
-    """Return the pipeline of a file, and its plan;
-    print the warnings of the plan if `warns` is true.
+    """Return the pipeline of a file, and its plan.
+
+    The warnings of the plan are printed if `warns` is true.
     """
     from hookflow.events.rundir import run_argument
     from hookflow.pipeline.layers import nearest_file
@@ -372,18 +374,18 @@ class _RemovedError(Exception):
 
 
 FORK_TRIES = 10
-"""How often a checkpoint is chosen, where the parent removes the
-chosen one before the fork holds it.
+"""How often a checkpoint is chosen for a fork.
+
+The parent may remove the chosen one before the fork holds it.
 """
 
 
 def make_fork(named: str, file: Path | None, changes: PipelineChanges) -> RunDir:
-    """Make the directory of a fork, which holds the checkpoint, and show how it differs from its
-    parent.
+    """Make the directory of a fork, which holds the checkpoint.
 
-    A parent that trains may remove the checkpoint meanwhile: then another one is chosen. Raises
-    UserError when there is no such checkpoint, it cannot be used, or no iteration of the fork is
-    left.
+    Shows how the fork differs from its parent. A parent that trains may remove the checkpoint
+    meanwhile: then another one is chosen. Raises UserError when there is no such checkpoint, it
+    cannot be used, or no iteration of the fork is left.
     """
     for _ in range(FORK_TRIES):
         with suppress(_RemovedError):
@@ -415,7 +417,7 @@ def _make_fork_directory(named: str, file: Path | None, changes: PipelineChanges
     if not now.loaded.pipeline.run.test:
         _check_length(now, parent, manifest["ep"])
     runs = changes.dir
-    # It is not that of a copy that lies apart.
+    # A fork lies beside its parent, unless its checkpoint is a copy outside of a run directory.
     if runs is None and file is None and run_dir.checkpoints.exists():
         runs = run_dir.path.parent.parent
     fork_dir = new_run(now.loaded, now.plan, runs, base=now.base, parent=parent)
@@ -437,9 +439,7 @@ def _make_fork_directory(named: str, file: Path | None, changes: PipelineChanges
 def _read_fork_target(
     run_dir: RunDir, parent: Parent, file: Path | None, changes: PipelineChanges
 ) -> Target:
-    """Return the pipeline of a fork, and show how it differs from
-    that of its parent's checkpoint.
-    """
+    """Return a fork's pipeline, and show how it differs from that of the parent's checkpoint."""
     from hookflow.graph.plan import difference
     from hookflow.runner.checkpoint.resume_rules import read_recorded
     from hookflow.service.differences import difference_lines
@@ -482,8 +482,9 @@ def _reject_options(why: str, flags: dict[str, Any]) -> None:
 
 
 def _number_of(nproc: str) -> int:
-    """Return the number of ranks of `--nproc`. Raises UserError when it is no number, or auto
-    without a GPU.
+    """Return the number of ranks of `--nproc`.
+
+    Raises UserError when it is no number, or auto without a GPU.
     """
     if nproc == "auto":
         import torch
@@ -508,8 +509,9 @@ def _number_of(nproc: str) -> int:
 
 
 def _run_dry(loaded: Loaded, plan: Plan) -> None:
-    """Execute a dry run and print its report; exit with 1 when something raised,
-    with 130 after Ctrl-C.
+    """Execute a dry run and print its report.
+
+    Exits with 1 when something raised, and with 130 after Ctrl-C.
     """
     from hookflow.trials.temporary_run import run_dry
 
@@ -521,8 +523,9 @@ def _run_dry(loaded: Loaded, plan: Plan) -> None:
 
 
 def _list_dry_run_facts(loaded: Loaded, plan: Plan, result: DryRun) -> Iterator[tuple[str, str]]:
-    """Yield what a dry run has found out, each with its label;
-    a fact of several lines has the label at the first.
+    """Yield what a dry run has found out, each with its label.
+
+    A fact of several lines has the label at the first.
     """
     from hookflow.runner.distributed.parallel import class_of
 

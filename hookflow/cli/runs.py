@@ -1,5 +1,6 @@
-"""The commands runs, tag and rm: the runs there are, notes about them,
-and those that are no longer wanted.
+"""The commands runs, tag and rm.
+
+They list runs, write notes about them, and delete those that are no longer wanted.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def runs(
 
     Example: `hookflow runs --filter 'best.accuracy > 0.9' --sort -best.accuracy`
     """
-    # 10,000 rows stay: to search them for garbage takes a tenth of the time.
+    # The rows of 10,000 runs stay: searching them for garbage takes a tenth of the time.
     gc.set_threshold(500_000)
     from hookflow.monitor.index import Index
     from hookflow.monitor.selection import groups, select
@@ -233,8 +234,9 @@ def _order_rows(parts: Sequence[RunGroup], tree: bool) -> list[tuple[int, Row]]:
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The keys of a table; `spare` are those that give way on a narrow terminal,
-    the last one first.
+    """The keys of a table.
+
+    `spare` are those that give way on a narrow terminal, the last one first.
     """
 
     keys: Sequence[str]
@@ -271,7 +273,7 @@ def _make_table(placed: Sequence[tuple[int, Row]], wanted: TableColumns, tree: b
     keys = list(wanted.keys)
     cells = {key: make_cells(rows, key, now) for key in keys}
     is_terminal = sys.stdout.isatty()
-    # A column that is named has the whole.
+    # A column that the user has named is not cut.
     if wanted.are_default and "reason" in cells and not is_terminal:
         cells["reason"] = [cut(text, MAX_REASON_WIDTH) for text in cells["reason"]]
     if tree:
@@ -285,7 +287,7 @@ def _make_table(placed: Sequence[tuple[int, Row]], wanted: TableColumns, tree: b
     lines = columns([make_headings(keys), *body])
     if is_terminal and wanted.are_default:
         lines = [cut(line, width) for line in lines]
-    # Of columns that are named, only a long text is cut.
+    # Among columns that the user has named, only a last one of long texts is cut.
     elif is_terminal and keys[-1] in ("reason", "note"):
         width = max(width, len(lines[0]))
         lines = [cut(line, width) for line in lines]
@@ -316,8 +318,9 @@ def _keys_that_fit(
 
 
 def _format_aggregates(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield how many runs there are, and of the best and the last of each metric the
-    mean and the sample deviation.
+    """Yield how many runs there are, and statistics of each metric.
+
+    These are the mean and the sample deviation of its best and its last.
     """
     from hookflow.monitor.aggregate import MetricAggregate
 
@@ -364,8 +367,9 @@ def tag(
 def _change_notes(
     run: RunDir, added: Sequence[str], removed: Sequence[str], note: str | None
 ) -> None:
-    """Add and remove tags, and replace the note unless it is None. Raises UserError for a tag that
-    is not there.
+    """Add and remove tags, and replace the note unless it is None.
+
+    Raises UserError for a tag that is not there.
     """
     from hookflow.errors import nearest_or_all
 

@@ -191,7 +191,7 @@ def _result_facts(facts: RunFacts) -> Iterator[Fact]:
     for line in end_reason(state) or [health.sentence]:
         if line:
             yield "", line
-    # A mistake of the user's, with its place and a hint.
+    # The further lines of a user's mistake are its place and a hint.
     if state.end and state.ranks.first_failure is None:
         for line in state.end["reason"].splitlines()[1:]:
             yield "", line
@@ -264,8 +264,9 @@ def _list_trouble_facts(facts: RunFacts, kind: Kind) -> Iterator[Fact]:
 
 
 def _format_iterations(trouble: RepeatedEntry) -> str:
-    """Return the iterations of a warning or an error;
-    of one outside the training the time of day.
+    """Return the iterations of a warning or an error.
+
+    For one outside the training it is the time of day.
     """
     first = trouble.first.it
     if first is None:
@@ -290,8 +291,9 @@ def _format_trouble(facts: RunFacts, entry: Entry) -> str:
 
 
 def _list_logged_rows(facts: RunFacts) -> list[Row]:
-    """Return the images, texts and histograms by name, with the newest of each;
-    the first row has the headings.
+    """Return the images, texts and histograms by name, with the newest of each.
+
+    The first row has the headings.
     """
     from hookflow.monitor.journal import describe_extent
 

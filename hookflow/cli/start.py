@@ -1,5 +1,6 @@
-"""The entry of the command. `watch` shows a line at once, before anything that takes long is
-imported.
+"""The entry of the command.
+
+`watch` shows a line at once, before anything that takes long is imported.
 """
 
 import os
@@ -24,7 +25,7 @@ def main() -> None:
 
 def _is_watch_command() -> bool:
     """Return whether the command is a `watch` that a user waits for at a terminal."""
-    # For a browser the output is a channel.
+    # For a dashboard in a browser the output is a channel to the web server, and no terminal.
     if sys.argv[1:2] != ["watch"] or "TEXTUAL_DRIVER" in os.environ:
         return False
     return (
@@ -34,8 +35,9 @@ def _is_watch_command() -> bool:
 
 @contextmanager
 def _first_line() -> Iterator[None]:
-    """Show a line meanwhile, and remove it; its cursor stays at its start,
-    so that what follows is written over it.
+    """Show a line meanwhile, and remove it.
+
+    The cursor stays at its start, so that what follows is written over it.
     """
     text = FIRST_LINE
     encoding = sys.stderr.encoding or "ascii"

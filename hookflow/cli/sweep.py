@@ -1,5 +1,6 @@
-"""`hookflow sweep`: try a pipeline with other values of some keys,
-here side by side or as an array of Slurm.
+"""`hookflow sweep`: try a pipeline with other values of some keys.
+
+Trials run here side by side, or as an array of Slurm.
 """
 
 from __future__ import annotations
@@ -151,8 +152,9 @@ def _print_line(line: str) -> None:
 
 
 def _table_lines(opened: Sweep) -> Iterator[str]:
-    """Yield the runs of a sweep as `hookflow runs` lists them, the best first;
-    a terminal cuts them.
+    """Yield the runs of a sweep as `hookflow runs` lists them, the best first.
+
+    A terminal cuts them.
     """
     from hookflow.cli.runs import table_lines
     from hookflow.monitor.index import Index
@@ -184,8 +186,9 @@ def _table_lines(opened: Sweep) -> Iterator[str]:
 
 
 def _print_groups(opened: Sweep, trials: Sequence[SweepTrial]) -> None:
-    """Print the table of each cross-validation,
-    and mean ± sample deviation of settings that are repeated.
+    """Print the table of each cross-validation, and statistics of repeated settings.
+
+    These are the mean ± the sample deviation.
     """
     from hookflow.cli.sweep_groups import cross_validation_lines, format_settings
     from hookflow.sweep.trial_groups import REPETITION_KEYS, group_trials

@@ -1,5 +1,6 @@
-"""The tables below a sweep: of each cross-validation,
-and of the settings with the mean over their folds and seeds.
+"""The tables below a sweep.
+
+One is of each cross-validation, and one of the settings with the mean over their folds and seeds.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ MEAN_ROW_NAME = "mean ± sd"
 
 
 def cross_validation_lines(group: TrialGroup, metric: str) -> Iterator[str]:
-    """Yield the table of the folds of a setting: best and last of each,
-    and the mean ± sample deviation.
+    """Yield the table of the folds of a setting.
+
+    It has best and last of each, and the mean ± sample deviation.
     """
     if group.values:
         setting = [f"{key}={as_toml(value)}" for key, value in group.values.items()]
@@ -53,8 +55,9 @@ def format_settings(groups: Sequence[TrialGroup], metric: str, mode: Mode) -> li
 
 
 def _rank(group: TrialGroup, mode: Mode) -> float:
-    """Return a number by which the setting with the best mean comes first,
-    and one without a mean last.
+    """Return a number by which settings are ranked.
+
+    The best mean comes first, and a setting without a mean last.
     """
     if group.best is None or math.isnan(group.best.mean):
         return math.inf

@@ -99,7 +99,7 @@ def train_as_rank(
         text = "the launcher has started the ranks again: going on from the last checkpoint"
         append_record(run_dir, "message", level="warn", source="hookflow", text=text)
     if ranks.first:
-        # The launcher outlives ranks that it starts again.
+        # Notifications follow the launcher, which outlives the ranks that it starts again.
         start_notifying(run_dir, os.getppid(), time.time())
     with _redirect_output(run_dir, ranks, shown):
         resume = resume or again
@@ -121,8 +121,9 @@ def train_as_rank(
 
 
 def _list_hosts_without(run_dir: RunDir, ranks: RankLayout, shared: "Store") -> list[str]:
-    """Return the machines on which a rank does not see the run directory;
-    every rank has to call this.
+    """Return the machines on which a rank does not see the run directory.
+
+    Every rank has to call this.
     """
     host = ""
     if run_dir.describe().get("id") != run_dir.id:
@@ -135,11 +136,10 @@ def _list_hosts_without(run_dir: RunDir, ranks: RankLayout, shared: "Store") -> 
 def _claim_run_dir(
     shared: "Store", find: Callable[[], RunDir], *, restarted: bool
 ) -> tuple[RunDir, bool]:
-    """Return the run directory, claimed and signed, and whether it is one from before the ranks
-    were started again.
+    """Return the run directory, claimed and signed, and whether the ranks were started again.
 
-    The other ranks receive the run; or, where `find` raises, the exit code: of a mistake, or of
-    nothing left to do.
+    In that case it is one from before. The other ranks receive the run; or, where `find` raises,
+    the exit code: of a mistake, or of nothing left to do.
     """
     kept = store(RENDEZVOUS_SECONDS)
     try:
@@ -168,13 +168,13 @@ def _claim_run_dir(
 
 @contextmanager
 def _redirect_output(run_dir: RunDir, ranks: RankLayout, shown: options.UIKind) -> Iterator[None]:
-    """Let what is printed go to the run's `output.log`, and rank 0 show that with all else, by
-    `shown`.
+    """Let what is printed go to the run's `output.log`, and rank 0 show it with all else.
 
-    Where the others print errors is left as it is.
+    Rank 0 shows it by `shown`. Where the others print errors is left as it is.
     """
     printer = None
-    # It prints until its `stdin` is closed, and hears no signals.
+    # The printer has a session of its own, out of reach of signals, and ends when its stdin is
+    # closed.
     if ranks.first and shown != "none":
         command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), shown]
         printer = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

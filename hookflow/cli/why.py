@@ -96,8 +96,9 @@ def why(
 
 
 def _list_members(target: Target, name: str) -> tuple[str, ...]:
-    """Return the hooks that a name means: itself, or those of a group. Raises UserError for an
-    unknown group.
+    """Return the hooks that a name means: itself, or those of a group.
+
+    Raises UserError for an unknown group.
     """
     if not is_group(name):
         return (name,)
@@ -150,8 +151,9 @@ def _format_answer(target: Target, a: str, b: str, point: str | None) -> str:
 
 
 def _check_names(target: Target, hooks: Sequence[str], point: str | None) -> None:
-    """Raise UserError for every unknown name, and for one hook that is named
-    twice and has one method a point.
+    """Raise UserError for every unknown name.
+
+    One hook that is named twice and has one method a point is refused, too.
     """
     from hookflow.service.pipelines import no_point
 
@@ -191,7 +193,7 @@ def _format_answers(target: Target, a: str, answers: Sequence[OrderAnswer]) -> I
         if answer.reason == "file":
             slots = find_clashing_slots(plan.points[answer.point], answer.first, answer.then)
         block = [order, *_describe_reason(plan, answer, slots)]
-        # A clash has its own advice, and a recorded plan cannot change.
+        # A clash has its own advice, and the order in a recorded plan cannot change.
         if not slots and target.run is None:
             block += _list_turning_edges(target, answer)
         points.setdefault(tuple(block), []).append(answer.point)
@@ -203,7 +205,8 @@ def _format_answers(target: Target, a: str, answers: Sequence[OrderAnswer]) -> I
 
 
 def _describe_reason(plan: Plan, answer: OrderAnswer, slots: Sequence[str]) -> Iterator[str]:
-    """Yield the reason of an answer in a sentence, then in detail;
+    """Yield the reason of an answer in a sentence, then in detail.
+
     `slots` are those that both hooks touch.
     """
     from hookflow.graph.why import make_order_statements
@@ -276,8 +279,9 @@ def _with_group(plan: Plan, edge: Edge) -> str:
 
 
 def _edges(plan: Plan, edges: Sequence[Edge], point: str | None = None) -> list[str]:
-    """Return a line for each edge with its source; edges of other points than `point`,
-    if given, name theirs.
+    """Return a line for each edge with its source.
+
+    Edges of other points than `point`, if given, name theirs.
     """
     rows = []
     for edge in edges:
@@ -338,8 +342,9 @@ def _list_turning_edges(target: Target, answer: OrderAnswer) -> Iterator[str]:
 
 
 def _list_stated_predecessors(target: Target, hook: str) -> list[str]:
-    """Return the hooks after which one fires by its own statement: in the file,
-    else in its class.
+    """Return the hooks after which one fires by its own statement.
+
+    It states them in the file, else in its class.
     """
     from hookflow.hooks.inspect import names_of
     from hookflow.hooks.registry import find_hook, find_without_import
@@ -356,8 +361,9 @@ def _list_stated_predecessors(target: Target, hook: str) -> list[str]:
 
 
 def _row(plan: Plan, binding: Binding) -> int:
-    """Return the place at which a plan fires a binding of another plan of the same hooks,
-    among those of its point.
+    """Return the place at which a plan fires a binding of another plan of the same hooks.
+
+    It is the place among those of the binding's point.
     """
     keys = [(other.hook, other.half, other.method) for other in plan.at(binding.point)]
     return keys.index((binding.hook, binding.half, binding.method))
@@ -394,8 +400,9 @@ def _without_common_point(target: Target, a: str, b: str) -> Iterator[str]:
 
 
 def _name(plan: Plan, binding: Binding) -> str:
-    """Return the hook, with the half of its `around`,
-    or with its method if it has several at this point.
+    """Return the hook, with the half of its `around`.
+
+    If it has several methods at this point, its method is named, too.
     """
     if binding.half == "enter":
         return f"{binding.hook} (entering {binding.method})"

@@ -1,5 +1,6 @@
-"""Commands to a running training: which there are, how they are sent,
-and how a process is ended.
+"""Commands to a running training.
+
+The module has which there are, how they are sent, and how a process is ended.
 """
 
 import contextlib
@@ -117,8 +118,9 @@ def _find_argument_problem(hook: str, argument: str, settable: Collection[str]) 
 
 
 def split_setting(text: str) -> tuple[str, str, str]:
-    """Return the hook, the argument and the value of `HOOK.ARGUMENT=VALUE`;
-    an empty argument where it is none.
+    """Return the hook, the argument and the value of `HOOK.ARGUMENT=VALUE`.
+
+    The argument is empty where it is none.
     """
     key, _, value = text.partition("=")
     hook, _, argument = key.strip().rpartition(".")
@@ -154,12 +156,11 @@ POLL_PERIOD_SECONDS = 0.1
 
 
 def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
-    """End the process of a run on this machine, with those that it has started; return whether it
-    is gone.
+    """End the process of a run on this machine, with those that it has started.
 
-    That is the process which `run.json` names, if it holds the lock: the file may be a copy, or of
-    a run that is over. `say` receives each signal. Raises PermissionError for a process of another
-    user.
+    Returns whether the process is gone. It is the one which `run.json` names, if it holds the lock:
+    the file may be a copy, or of a run that is over. `say` receives each signal. Raises
+    PermissionError for a process of another user.
     """
     for number, patience in STOP_SIGNALS:
         if run.life() != "alive":

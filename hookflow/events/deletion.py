@@ -31,11 +31,10 @@ def checkpoint_owner(run: RunDir) -> RunDir:
 
 
 def delete_run(run: RunDir) -> None:
-    """Delete a run directory, and its checkpoints where it keeps them elsewhere; of a link, the
-    link alone.
+    """Delete a run directory, and its checkpoints where it keeps them elsewhere.
 
-    The directory is moved aside first, so that no half of a run is left. Raises UserError where the
-    run is locked.
+    Where the path is a link, only the link is deleted. The directory is moved aside first, so that
+    no half of a run is left. Raises UserError where the run is locked.
     """
     if run.path.is_symlink():
         run.path.unlink()

@@ -8,9 +8,7 @@ GIT_TIMEOUT_SECONDS = 10
 """Seconds that git may take; a run begins without its answer then."""
 
 GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
-"""Variables of the environment by which git takes a repository
-that is not the one of its folder.
-"""
+"""Variables of the environment by which git takes another repository than its folder's."""
 
 
 class GitError(Exception):
@@ -23,10 +21,10 @@ def ask_git(folder: Path, *words: str) -> bytes | None:
     Raises:
         GitError: Git has no answer: it is not installed, it refuses the folder's owner, …
     """
-    # within a hook of git these name another repository than that of the folder
+    # Within a hook of git these variables name another repository than that of the folder.
     environment = {name: value for name, value in os.environ.items() if name not in GIT_PLACES}
     environment["LC_ALL"] = "C"  # the reason is looked for in English
-    # A look must not disturb other commands.
+    # Without the locks, other commands of git are not disturbed.
     command = ["git", "--no-optional-locks", "-C", str(folder), *words]
     try:
         done = subprocess.run(

@@ -1,5 +1,6 @@
-"""The weights that models of a run begin with,
-where they are those of a checkpoint of another run.
+"""The weights that models of a run begin with.
+
+They are those of a checkpoint of another run.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from hookflow.events.rundir import RunDir
 
 @dataclass(frozen=True, slots=True)
 class WeightsSource:
-    """Weights of a checkpoint of a run, as they were when the run
-    that begins with them was started.
-    """
+    """Weights of a checkpoint of a run, as they were when another run started with them."""
 
     run: str
     """The id of the run."""
@@ -50,8 +49,9 @@ def weights_facts(sources: Mapping[str, WeightsSource]) -> dict[str, Any]:
 
 
 def read_recorded_weights(run: RunDir) -> dict[str, WeightsSource]:
-    """Return the weights that the models of a run began with, by the names of the models;
-    those that can be read.
+    """Return the weights that the models of a run began with, by the models' names.
+
+    Only those are returned that can be read.
     """
     result = {}
     for model, facts in run.describe().get("weights", {}).items():

@@ -33,16 +33,17 @@ _LONE_SURROGATE = re.compile(
 )
 
 READ_CHUNK_BYTES = 1 << 20
-"""Bytes read at a time, so that opening the log of a long run leaves
-room for a key press in between.
+"""Bytes read at a time.
+
+Opening the log of a long run then leaves room for a key press in between.
 """
 
 
 def encode(record: Mapping[str, Any]) -> str:
-    """Return the record as one line of strict JSON, its strings `shortened` and its texts and names
-    `masked`.
+    """Return the record as one line of strict JSON.
 
-    Numbers that are not finite, and values that JSON does not know, become strings.
+    Its strings are `shortened`, and its texts and names `masked`. Numbers that are not finite, and
+    values that JSON does not know, become strings.
     """
     record = mask_record(record)
     line = strict_json(record, str, separators=(",", ":"), default=str)
@@ -82,8 +83,9 @@ def _short(value: Any) -> Any:
 
 
 class LogAppender:
-    """Writes records to the end of a file, each batch in one write,
-    so that many may write and none is torn.
+    """Writes records to the end of a file, each batch in one write.
+
+    Many may then write, and none is torn.
     """
 
     def __init__(self, path: Path) -> None:
@@ -128,8 +130,9 @@ class LogAppender:
 
 
 def iter_whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a log, each with the byte that it starts at,
-    but those that are too long to be held.
+    """Yield the lines of a log, each with the byte that it starts at.
+
+    Lines that are too long to be held are left out.
     """
     start = 0
     at_start = True
@@ -169,10 +172,10 @@ class TailReader(Generic[Line]):
         self._inode = 0
 
     def read(self) -> list[Line]:
-        """Return the next whole records, at most about `chunk` bytes of them; none when there is
-        nothing new.
+        """Return the next whole records, at most about `chunk` bytes of them.
 
-        A file that was removed and begun anew is read from its beginning.
+        There are none when there is nothing new. A file that was removed and begun anew is read
+        from its beginning.
         """
         try:
             with open_regular(self._path) as file:
@@ -202,7 +205,7 @@ class TailReader(Generic[Line]):
             try:
                 self._add_line(line, records)
             except ValueError as error:
-                # A line without its end: the process that wrote it was killed.
+                # An EOF within a line means that the process that wrote it was killed.
                 if not str(error).startswith("EOF"):
                     self._pass_over(str(error))
         return records

@@ -1,5 +1,6 @@
-"""Where a training process is: its current binding, in twenty-four bytes of shared memory, and its
-stack.
+"""Where a training process is: its current binding, in shared memory, and its stack.
+
+The memory has twenty-four bytes.
 
 Three native values of 64 bits: the id of the binding that is being called (-1: none), the time it
 was entered (seconds of the machine's monotonic clock), and the training iterations done. The
@@ -40,7 +41,8 @@ class NowMemory:
     """
 
     def __init__(self, path: Path) -> None:
-        # An earlier attempt's; what it may lead to by now is not ours to write to.
+        # The link of an earlier attempt is removed first: it may lead to memory of another process
+        # by now.
         path.unlink(missing_ok=True)
         self._memory, self._withdraw = _map(path)
         view = memoryview(self._memory)
@@ -60,8 +62,7 @@ class NowMemory:
 
 
 def read_current_binding(path: Path) -> tuple[int, float] | None:
-    """Return the id of the binding being called (or NO_BINDING) and the seconds since it was
-    entered.
+    """Return the id of the current binding (or NO_BINDING) and the seconds since it was entered.
 
     Returns None where there is no memory, as once the process has ended.
     """
@@ -72,11 +73,10 @@ def read_current_binding(path: Path) -> tuple[int, float] | None:
 
 
 def open_memory(path: Path) -> BinaryIO:
-    """Open the memory that is shared under `path`; it stays readable once the process has been
-    killed.
+    """Open the memory that is shared under `path`.
 
-    Raises OSError where there is none. The link in a copied run directory may lead to anything, and
-    is not followed.
+    It stays readable once the process has been killed. Raises OSError where there is none. The link
+    in a copied run directory may lead to anything, and is not followed.
     """
     if path.is_symlink() and str(path.readlink().readlink()) != f"/memfd:{_name(path)} (deleted)":
         raise FileNotFoundError(path)
@@ -84,8 +84,9 @@ def open_memory(path: Path) -> BinaryIO:
 
 
 def read_num_iters(memory: BinaryIO) -> int:
-    """Return the training iterations that were done when the memory was last written;
-    0 where it says none.
+    """Return the training iterations that were done when the memory was last written.
+
+    It is 0 where it says none.
     """
     memory.seek(0)
     data = memory.read()
@@ -96,8 +97,9 @@ def read_num_iters(memory: BinaryIO) -> int:
 
 
 def _name(path: Path) -> str:
-    """Return the name of the memory that is shared under `path`;
-    it is another one in a copy of the directory.
+    """Return the name of the memory that is shared under `path`.
+
+    It is another one in a copy of the directory.
     """
     return f"hookflow {path.parent.stat().st_ino} {path.name}"
 
@@ -142,8 +144,9 @@ def _remove_link(path: Path, target: str, file: int, owner: int) -> None:
 
 
 STACK_DUMP_SIGNAL = signal.SIGUSR2
-"""At this signal a training process writes the stack of its training thread
-into its output, wherever it is.
+"""The signal at which a training process writes the stack of its training thread.
+
+It writes into its output, wherever it is.
 """
 
 STACK_FRAME_PATTERN = re.compile(r'  File "(?:.*/site-packages/)?(.*)", line (\d+) in (.*)')
@@ -154,11 +157,10 @@ PATIENCE, POLL = 2.0, 0.05
 
 
 def stack(pid: int, output: Path) -> list[str]:
-    """Return the frames of the training thread of a process, the innermost first; none where they
-    cannot be had.
+    """Return the frames of the training thread of a process, the innermost first.
 
-    They are those of py-spy where it is installed and allowed to look, else those that the process
-    writes itself.
+    There are none where they cannot be had. They are those of py-spy where it is installed and
+    allowed to look, else those that the process writes itself.
     """
     spy = shutil.which("py-spy")
     if spy:
@@ -191,8 +193,9 @@ def _read_pyspy_frames(spy: str, pid: int) -> list[str]:
 
 
 def _read_dumped_stack(pid: int, output: Path) -> str:
-    """Let a process write its stack into its output,
-    and return what has been written there since.
+    """Let a process write its stack into its output.
+
+    Returns what has been written there since.
     """
     with output.open("rb") as file:
         file.seek(0, os.SEEK_END)

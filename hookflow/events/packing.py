@@ -1,5 +1,6 @@
-"""How records pack numbers: the columns of a `scalars` record, and the durations of a frame in
-bins.
+"""How records pack numbers.
+
+These are the columns of a `scalars` record, and the durations of a frame in bins.
 
 A column has a number for each row. It is a list; the number itself, where all rows have the same;
 or {row: number}, where some rows have none. Numbers of fp32 are written with nine digits, and
@@ -20,8 +21,9 @@ Number = TypeVar("Number", int, float)
 
 
 class Row(NamedTuple):
-    """The numbers `v` that were logged at one iteration, by name; `t`,
-    `it` and `ep` are those of a `Stamp`.
+    """The numbers `v` that were logged at one iteration, by name.
+
+    `t`, `it` and `ep` are those of a `Stamp`.
     """
 
     t: float
@@ -66,8 +68,9 @@ def pack(rows: Sequence[Row]) -> Scalars:
 
 
 def _shorten_fp32(values: list[float]) -> list[float] | None:
-    """Return numbers of fp32 with nine digits, which give them back to the bit;
-    None where that makes none shorter.
+    """Return numbers of fp32 with nine digits, which give them back to the bit.
+
+    It is None where that makes none shorter.
     """
     if _round_to_fp32(values) != values:
         return None  # numbers of fp64
@@ -172,8 +175,9 @@ def bounds(index: int) -> tuple[int, int]:
 
 
 def pack_bins(filled: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """Return bins as a frame has them: the first bin, and the counts from there on;
-    -n passes over n empty bins.
+    """Return bins as a frame has them.
+
+    These are the first bin, and the counts from there on. -n passes over n empty bins.
     """
     if not filled:
         return [0]
@@ -199,10 +203,9 @@ def add_packed(counts: dict[int, int], bins: Sequence[int], sign: Literal[1, -1]
 
 
 def compute_percentile(counts: Mapping[int, int], share: float) -> float:
-    """Return the duration in nanoseconds below which `share` (0 to 1) of the counted ones lie, to a
-    bin's width.
+    """Return the duration in ns below which `share` (0 to 1) of the counted ones are.
 
-    Returns 0.0 when nothing has been counted.
+    It is right to a bin's width. Returns 0.0 when nothing has been counted.
     """
     rank = share * sum(counts.values())
     below = 0

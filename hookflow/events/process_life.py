@@ -2,8 +2,9 @@
 
 
 def read_start_time(pid: int) -> float | None:
-    """Return when the process of a pid has started, by the system's clock;
-    None where none lives.
+    """Return when the process of a pid has started, by the system's clock.
+
+    It is None where none lives.
     """
     import psutil  # takes as long as to list 1,000 runs, which need it seldom
 

@@ -1,10 +1,10 @@
-"""Strict reading of files in run directories: only regular ones, and whatever is wrong in their
-JSON is a ValueError.
+"""Strict reading of files in run directories.
 
-The records of a log are validated against their declarations in `hookflow.events.records`, so that
-readers can rely on their types and bounds. Keys that are left out get `KEY_DEFAULTS`; unknown keys
-and kinds are let through. pydantic_core alone validates: to import pydantic takes longer than a
-command that reads a run.
+Only regular ones are read, and whatever is wrong in their JSON is a ValueError. The records of a
+log are validated against their declarations in `hookflow.events.records`, so that readers can rely
+on their types and bounds. Keys that are left out get `KEY_DEFAULTS`; unknown keys and kinds are let
+through. pydantic_core alone validates: to import pydantic takes longer than a command that reads a
+run.
 """
 
 import errno
@@ -91,7 +91,7 @@ def open_regular(path: Path) -> BinaryIO:
 
     Raises OSError where there is none, or where it is a pipe, a socket or a device.
     """
-    # A pipe would wait for who writes to it.
+    # Without O_NONBLOCK, opening a pipe would wait for a process that writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -267,8 +267,9 @@ def _number_schema() -> schema.CoreSchema:
 
 
 def _schema_of(hint: Any) -> schema.CoreSchema:
-    """Return the schema of a type in a record's declaration;
-    values of mappings may be the strings "nan" and "inf".
+    """Return the schema of a type in a record's declaration.
+
+    Values of mappings may be the strings "nan" and "inf".
     """
     if is_typeddict(hint):
         return _record_schema(hint)
@@ -317,8 +318,9 @@ def _record_schema(record_type: Any) -> schema.CoreSchema:
 
 
 def _make_column_schema() -> schema.CoreSchema:
-    """Return the schema of a column of scalars: a number for each row, one for all,
-    or numbers by row.
+    """Return the schema of a column of scalars.
+
+    It is a number for each row, one for all, or numbers by row.
     """
     value = schema.float_schema()
     row = _string_schema(r"^[0-9]{1,4}$")

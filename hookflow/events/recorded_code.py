@@ -1,5 +1,6 @@
-"""The code of a run: the files of the project that an attempt has run, kept in the run directory
-and compared.
+"""The code of a run: the files of the project that an attempt has run.
+
+They are kept in the run directory and compared.
 
 The folder `code` of a run directory has a zip archive for each attempt that ran other code than the
 one before it: `1.zip`, `2.zip`, … It holds the files by their paths, and the facts in `CODE.json`.
@@ -42,9 +43,7 @@ MAX_FACTS = 16 * 1024 * 1024
 FACTS_ENTRY = "CODE.json"
 DIFF_ENTRY = "git.diff"
 FILES_FOLDER = "files"
-"""The entries of an archive: its facts, the difference to the git commit,
-and the folder of the files.
-"""
+"""The entries of an archive: facts, difference to the git commit, and folder of files."""
 
 SHOWN_LINES = 40
 """Lines of the difference of a file that a command shows."""
@@ -83,8 +82,9 @@ class GitState:
 
 @dataclass(frozen=True)
 class CodeSnapshot:
-    """Files of a project by their paths: relative to `root` with `/`,
-    or absolute where they lie elsewhere.
+    """Files of a project by their paths.
+
+    A path is relative to `root` with `/`, or absolute where the file is elsewhere.
     """
 
     root: Path
@@ -124,8 +124,9 @@ class RecordedCode(CodeSnapshot):
         return _read_entry(self.archive, DIFF_ENTRY, MAX_DIFF)
 
     def on_disk(self, root: Path | None = None) -> CodeSnapshot:
-        """Return the same files as they are now, without those that are gone;
-        below `root` where that is given.
+        """Return the same files as they are now, without those that are gone.
+
+        They are below `root` where that is given.
         """
         now = root or self.root
         return CodeSnapshot(now, dict(_iter_files_on_disk(now, self.files)))
@@ -176,8 +177,9 @@ def code_folder(run: RunDir) -> Path:
 
 
 def list_recorded_codes(run: RunDir) -> list[RecordedCode]:
-    """Return every code that a run has recorded, in their order;
-    those that cannot be read are left out.
+    """Return every code that a run has recorded, in order.
+
+    Codes that cannot be read are left out.
     """
     archives = [path for path in code_folder(run).glob("*.zip") if path.stem.isdecimal()]
     codes = [_read_archive(path) for path in sorted(archives, key=lambda path: int(path.stem))]
@@ -185,8 +187,9 @@ def list_recorded_codes(run: RunDir) -> list[RecordedCode]:
 
 
 def find_latest_code(run: RunDir) -> RecordedCode | None:
-    """Return the code of the latest attempt; None where none is recorded. The code of a parent is
-    not the run's own.
+    """Return the code of the latest attempt.
+
+    It is None where none is recorded. The code of a parent is not the run's own.
     """
     own = [code for code in list_recorded_codes(run) if code.number > 0]
     if not own:
@@ -212,8 +215,8 @@ def code_before(run: RunDir, it: int) -> RecordedCode | None:
 def compare_code(then: CodeSnapshot, now: CodeSnapshot) -> list[CodeChange]:
     """Return the files that differ, by their paths.
 
-    A file that only one side has counts, unless it was imported late, which the other run may not
-    have come to, or is the script that has started a run.
+    A file that only one side has counts, with two exceptions. It may be the script that has started
+    a run, or be imported so late that the other run has not come to that import.
     """
     changes = []
     for path in sorted(then.files.keys() | now.files.keys()):
@@ -230,8 +233,9 @@ def compare_code(then: CodeSnapshot, now: CodeSnapshot) -> list[CodeChange]:
 
 
 def describe_changes(changes: Iterable[CodeChange]) -> Iterator[str]:
-    """Yield the differences of the code as commands show them: each file,
-    and the first lines of its difference.
+    """Yield the differences of the code as commands show them.
+
+    Each file comes with the first lines of its difference.
     """
     for change in changes:
         if change.kind == "changed":
@@ -258,14 +262,15 @@ def _changed_file(path: str, then: bytes | None, now: bytes | None) -> CodeChang
     while same < min(len(old), len(new)) and old[same] == new[same]:
         same += 1
     line = min(same + 1, max(len(new), 1))
-    # Without the names of the files.
+    # The first two lines of a diff are the names of the files.
     diff = tuple(difflib.unified_diff(old, new, lineterm="", n=2))[2:]
     return CodeChange(path, "changed", line, diff)
 
 
 def decode_source(content: bytes) -> str:
-    """Return the text of a source file in the encoding that it states;
-    bytes that are none in it are replaced.
+    """Return the text of a source file in the encoding that it states.
+
+    Bytes that are none in it are replaced.
     """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
@@ -275,8 +280,9 @@ def decode_source(content: bytes) -> str:
 
 
 def content_to_keep(content: bytes) -> bytes:
-    """Return what is kept of a file: its bytes,
-    with references in the place of values that are masked.
+    """Return what is kept of a file.
+
+    It is its bytes, with references in the place of values that are masked.
     """
     if not has_masks():
         return content
@@ -312,8 +318,9 @@ def read_code_file(path: Path) -> bytes:
 
 
 def describe_file(path: Path, module: str = "", *, late: bool = False) -> tuple[CodeFile, bytes]:
-    """Return the facts of a file, and what may be kept of it. Raises OSError where it cannot be
-    read.
+    """Return the facts of a file, and what may be kept of it.
+
+    Raises OSError where it cannot be read.
 
     The checksum is that of what would be kept, so that it says nothing of a masked value.
     """
@@ -350,8 +357,9 @@ def _iter_files_on_disk(
 
 
 def entry_name(path: str) -> str:
-    """Return the name of a file in an archive, and in a folder of exported code:
-    it leads nowhere else.
+    """Return the name of a file in an archive and in a folder of exported code.
+
+    It leads nowhere else.
     """
     pure = PurePosixPath(path)
     parts = [part for part in pure.parts if part not in ("/", "..", ".")]
@@ -436,8 +444,9 @@ def copy_code(code: RecordedCode, run: RunDir) -> None:
 
 
 def _read_archive(archive: Path) -> RecordedCode | None:
-    """Return the code in an archive; None where that is damaged,
-    or was not written by this program.
+    """Return the code in an archive.
+
+    It is None where that is damaged, or was not written by this program.
     """
     try:
         text = _read_entry(archive, FACTS_ENTRY, MAX_FACTS)

@@ -219,7 +219,7 @@ class Frame(Stamp, Offloaded, Timed, Checked):
     """Nanoseconds by phase: "data", "forward", "backward", "optimizer", "hooks", "other"."""
 
     iters: list[Any]
-    """Whole training iterations: [how many, total ns, longest ns, last ns, bins]."""
+    """The whole training iterations: [how many, total ns, longest ns, last ns, bins]."""
     hooks: dict[BindingId, list[Any]]
     """The same for each binding by its id in `plan.json`:
     its firings since the frame that had them last.
@@ -437,7 +437,7 @@ class Error(Stamp):
     at: str
     """The innermost frame in the user's own files, "file:line"; empty where there is none."""
     causes: str
-    """What is known of it, in lines: of a forward pass "at FILE:LINE, layer head (Linear 6→3) was
+    """The known causes, in lines: of a forward pass "at FILE:LINE, layer head (Linear 6→3) was
     given …", and the batch; then the exceptions that led to it, the last one first: "caused by
     ValueError: …", "at FILE:LINE: …".
     """
@@ -506,8 +506,9 @@ TEXT_LIMIT = 64 * 1024
 
 
 def shorten_text(text: str) -> str:
-    """Return a string of at most TEXT_LIMIT bytes;
-    one that was cut ends in how many bytes of it are left out.
+    """Return a string of at most TEXT_LIMIT bytes.
+
+    One that was cut ends in how many bytes of it are left out.
     """
     data = text.encode(errors="replace")
     if len(data) <= TEXT_LIMIT:
@@ -534,8 +535,9 @@ class CommandRecord(TypedDict):
 
 
 def make_stamped_record(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:
-    """Return a record from its kind and fields, stamped with the time and a place;
-    its strings are `shortened`.
+    """Return a record from its kind and fields, stamped with the time and a place.
+
+    Its strings are `shortened`.
     """
     short = {
         name: shorten_text(value) if isinstance(value, str) else value

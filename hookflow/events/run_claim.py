@@ -20,10 +20,10 @@ CLAIM_NAME = re.compile(r"claim\.(\d{1,9})")
 CLAIM_TARGET = re.compile(
     r"pid=(\d{1,18}) started=(\d{1,18}) folder=(\d{1,30}) host=(.*)", re.DOTALL
 )
-"""The holder of a claim: the process, when it has started (ms), the inode of the run directory, and
-the machine.
+"""The holder of a claim.
 
-The inode tells a run directory from a copy of it.
+It has the process, when that has started (ms), the inode of the run directory, and the machine. The
+inode tells a run directory from a copy of it.
 """
 
 START_TOLERANCE = 1000
@@ -56,10 +56,10 @@ def is_claimed(folder: Path) -> bool:
 
 
 def take_claim(folder: Path) -> Path | None:
-    """Claim a run directory for this process, and return the claim; None where a living process has
-    one.
+    """Claim a run directory for this process, and return the claim.
 
-    If several processes try at once, at most one gets it.
+    It is None where a living process has one. If several processes try at once, at most one gets
+    it.
     """
     before = list(_list_claims(folder))
     if any(claim.is_held() for claim in before):
@@ -70,8 +70,7 @@ def take_claim(folder: Path) -> Path | None:
         path.symlink_to(_target(folder, os.getpid()))
     except FileExistsError:
         return None
-    # the folder may have been read while another process released its claim, which had a greater
-    # number
+    # Another process may have released its claim, of a greater number, while the folder was read.
     if any(claim.is_held() for claim in _list_claims(folder) if claim.path != path):
         path.unlink(missing_ok=True)
         return None

@@ -17,8 +17,9 @@ from hookflow.events.run_claim import is_claimed, release_claim, take_claim, tra
 
 
 def exit_code(code: int) -> int:
-    """Return the exit code of a process as a shell shows it:
-    128 and the number of the signal that killed it.
+    """Return the exit code of a process as a shell shows it.
+
+    It is 128 and the number of the signal that killed it.
     """
     if code >= 0:
         return code
@@ -34,8 +35,9 @@ def signal_name(number: int) -> str:
 
 
 def find_processor_limit() -> str:
-    """Return the limit of processor time at which the system kills this process
-    and its children; empty for none.
+    """Return the limit of processor time of this process and its children.
+
+    At it the system kills them. It is empty for none.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     if hard == resource.RLIM_INFINITY:
@@ -50,8 +52,9 @@ MAX_LOCKS = 2
 """The lock file and the directory."""
 
 Locks = tuple[int, ...]
-"""The file descriptors that hold the lock: until all of them,
-and the copies that a child was passed, are closed.
+"""The file descriptors that hold the lock.
+
+They hold it until all of them, and the copies that a child was passed, are closed.
 """
 
 _held: set[int] = set()
@@ -61,8 +64,9 @@ _claims: dict[Locks, Path] = {}
 
 
 def _close_inherited_locks() -> None:
-    """Close the parent's locks in a forked child: a data worker,
-    or a daemon of the user's, is not the run.
+    """Close the parent's locks in a forked child.
+
+    A data worker, or a daemon of the user's, is not the run.
     """
     for lock in _held:
         os.close(lock)
@@ -101,19 +105,16 @@ def try_lock(folder: Path, *, shared: bool = False) -> Locks | None:
 
 
 def transfer_claim_to_child(locks: Locks, pid: int) -> None:
-    """Let a child process, which was passed copies of the locks,
-    have the claim that takes their place.
-    """
+    """Let a child process have the claim that takes the place of its copies of the locks."""
     claim = _claims.pop(locks, None)
     if claim is not None:
         transfer_claim(claim, pid)
 
 
 def transfer_claim_of_locks(locks: Locks, pid: int) -> Path | None:
-    """Let another process have the claim that takes the place of the locks, and return it; None
-    where they need none.
+    """Let another process have the claim in place of the locks, and return it.
 
-    That process calls `adopt_locks`.
+    It is None where they need none. That process calls `adopt_locks`.
     """
     claim = _claims.pop(locks, None)
     if claim is not None:
@@ -122,8 +123,9 @@ def transfer_claim_of_locks(locks: Locks, pid: int) -> Path | None:
 
 
 def adopt_locks(numbers: Sequence[int], claim: Path | None) -> Locks:
-    """Hold locks that another process has sent to this one,
-    and the claim that takes their place, if any does.
+    """Hold locks that another process has sent to this one.
+
+    The claim that takes their place, if any does, is held, too.
     """
     locks = tuple(numbers)
     for lock in locks:
@@ -135,8 +137,9 @@ def adopt_locks(numbers: Sequence[int], claim: Path | None) -> Locks:
 
 
 def inherit(numbers: str) -> None:
-    """Hold the locks that this process was passed when it was started, "5,6";
-    its own children get no copies.
+    """Hold the locks that this process was passed when it was started, "5,6".
+
+    Its own children get no copies.
     """
     for lock in map(int, numbers.split(",")):
         os.set_inheritable(lock, False)
@@ -158,8 +161,9 @@ def holds(pid: int, folder: Path) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process holds the lock of a run directory, by taking it for a moment;
-    nothing is changed.
+    """Return whether a process holds the lock of a run directory.
+
+    The lock is taken for a moment, and nothing is changed.
     """
     knows_locks = False
     for path in (folder / LOCK_FILE_NAME, folder):

@@ -43,8 +43,9 @@ Life = Literal["alive", "gone", "missing", "remote", "not started"]
 
 
 class Parent(NamedTuple):
-    """The checkpoint that a fork begins with: the id of its run,
-    its name and its iteration there, and its folder.
+    """The checkpoint that a fork begins with.
+
+    It has the id of its run, its name and its iteration there, and its folder.
     """
 
     run: str
@@ -59,11 +60,10 @@ class Parent(NamedTuple):
 def user_folder(
     variable: str, default: str, environ: Mapping[str, str] = os.environ
 ) -> Path | None:
-    """Return hookflow's folder among those of the user: of an XDG base directory, or of `default`
-    in the home folder.
+    """Return hookflow's folder among those of the user.
 
-    A relative path in the variable is ignored, as the standard says. None where the user has no
-    home folder.
+    It is in an XDG base directory, or in `default` in the home folder. A relative path in the
+    variable is ignored, as the standard says. None where the user has no home folder.
     """
     named = environ.get(variable, "")
     if named.startswith("/"):
@@ -83,8 +83,9 @@ def user_name() -> str:
 
 
 def of_rank(path: Path, rank: int) -> Path:
-    """Return what a file is called that another rank writes, too: `events.rank1.jsonl`;
-    that of rank 0 is `path`.
+    """Return the name of a file that another rank writes, too: `events.rank1.jsonl`.
+
+    The file of rank 0 is `path`.
     """
     if rank:
         return path.with_suffix(f".rank{rank}{path.suffix}")
@@ -161,8 +162,9 @@ class RunDir:
         return max(numbers, default=None)
 
     def find_plan_path(self, attempt: int) -> Path:
-        """Return the plan of an attempt, counted from 1:
-        an earlier one may have had other hooks.
+        """Return the plan of an attempt, counted from 1.
+
+        An earlier one may have had other hooks.
         """
         numbers = (path.name.split(".")[1] for path in self.path.glob("plan.*.json"))
         until = (int(number) for number in numbers if number.isdecimal() and int(number) >= attempt)
@@ -180,9 +182,7 @@ class RunDir:
         return RunDir(self.path / "proposed")
 
     def wanted(self) -> RunDir:
-        """Return where the pipeline and the plan stand that a resume trains:
-        proposed, or as recorded.
-        """
+        """Return where the pipeline and plan are that a resume trains: proposed, or as recorded."""
         if self.proposed.identity.exists():
             return self.proposed
         return self
@@ -197,20 +197,22 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path, name: str) -> RunDir:
-        """Create `root/name/<date>-<time>-<four hex digits>/`,
-        readable by its owner alone, and return it.
+        """Create `root/name/<date>-<time>-<four hex digits>/`, and return it.
+
+        It is readable by its owner alone.
         """
         (root / name).mkdir(parents=True, exist_ok=True)
         while True:
             path = root / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-            # A run of the same second has drawn the same digits.
+            # Another run of the same second may have drawn the same digits.
             with contextlib.suppress(FileExistsError):
                 path.mkdir(0o700)
                 return cls(path)
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts of `run.json` without those of a wrong type;
-        none when it cannot be read.
+        """Return the facts of `run.json` without those of a wrong type.
+
+        There are none when it cannot be read.
         """
         try:
             facts = read_object(read_regular(self.identity))
@@ -279,7 +281,8 @@ class RunDir:
 
     def sign_off(self) -> None:
         """Record that the process no longer trains, though it may continue, as a notebook does."""
-        # A full disk; the process is taken for training as long as it lives.
+        # On a full disk the record fails, and the process is taken for training as long as it
+        # lives.
         with contextlib.suppress(OSError):
             self.sign(training_ended=time.time())
 
@@ -291,8 +294,8 @@ class RunDir:
             full = shutil.disk_usage(self.path).free < MIN_FREE_BYTES
         except OSError:
             return "its run directory is gone: it was moved or deleted"
-        # To open it tells more than `statvfs`, which does not show every file system that was made
-        # read-only.
+        # The log is opened, which tells more than `statvfs`, which does not show every file system
+        # that was made read-only.
         try:
             os.close(os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
         except FileNotFoundError:
@@ -347,8 +350,8 @@ class RunDir:
             return "remote"
         if _is_alive(facts):
             return "alive"
-        # of the right pid, by a clock that was set since it started; or ranks without their first
-        # one
+        # A process that holds the lock is alive if its pid is right, since the clock may have been
+        # set after it started. Other ranks may hold the lock once the first one is gone.
         holder = is_locked(self.path) and (
             _is_alive(facts, any_start=True) or self.find_events_path(1).exists()
         )

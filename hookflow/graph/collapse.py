@@ -1,5 +1,6 @@
-"""Plans for drawings: groups of hooks as one box each,
-and the points of the test that repeat the validation.
+"""Plans for drawings.
+
+A group of hooks is one box, and points of the test may repeat those of the validation.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -21,8 +22,7 @@ from hookflow.pipeline.groups import GROUP_PREFIX
 
 
 def collapse_groups(plan: Plan, groups: Iterable[PlannedGroup]) -> Plan:
-    """Return the plan with one box for the members of a group that fire one right after the other
-    at a point.
+    """Return the plan with one box for the members of a group that fire in a row at a point.
 
     Members between which another hook fires have several boxes. Halves of arounds and offloaded
     firings stay as they are. A hook of several groups is drawn in the first one.
@@ -68,8 +68,9 @@ class _GroupCollapser:
         return boxes
 
     def _iter_rows_at(self, point: str) -> Iterator[tuple[str, list[Binding]]]:
-        """Yield the bindings of a point, those together that belong to one group;
-        the group is "" for others.
+        """Yield the bindings of a point, with those of one group together.
+
+        The group is "" for bindings of no group.
         """
         current = ""
         row: list[Binding] = []
@@ -129,10 +130,11 @@ def _iter_drawn_hooks(
 
 
 def _edges_between(edges: Iterable[Edge], box_of: dict[int, CollapsedBinding]) -> list[Edge]:
-    """Return the edges between what is drawn: none within a box,
-    and one of each kind between two boxes.
+    """Return the edges between what is drawn.
+
+    There is none within a box, and one of each kind between two boxes.
     """
-    # networkx, which the dashboard needs for folded groups alone.
+    # This import loads networkx, which the dashboard needs for folded groups alone.
     from hookflow.graph.filters import mark_implied
 
     kept: dict[tuple[int, int, str], Edge] = {}
@@ -151,8 +153,9 @@ def _edges_between(edges: Iterable[Edge], box_of: dict[int, CollapsedBinding]) -
 
 @dataclass(frozen=True, slots=True)
 class RepeatedPoint:
-    """A point of the test where the same fires as at `original`, a point of the validation,
-    but for hooks `without`.
+    """A point of the test where the same fires as at a point of the validation, `original`.
+
+    The hooks in `without` are the only difference.
     """
 
     point: str
@@ -161,8 +164,7 @@ class RepeatedPoint:
 
 
 def find_repeats(plan: Plan) -> list[RepeatedPoint]:
-    """Return the points of the test, if what fires at each of them fires so at the same point of
-    the validation.
+    """Return the points of the test that fire as the same points of the validation do.
 
     There are none where anything of the test is its own, or where there are fewer than two firings
     to leave out.
@@ -184,8 +186,9 @@ def find_repeats(plan: Plan) -> list[RepeatedPoint]:
 
 
 def _find_original_point(point: str) -> str | None:
-    """Return the point of the validation that is to a point of the test as itself;
-    None for any other point.
+    """Return the point of the validation that a point of the test corresponds to.
+
+    It is None for any other point.
     """
     words = point.split("_")
     if words[:2] not in (["before", "test"], ["after", "test"]):
@@ -195,8 +198,9 @@ def _find_original_point(point: str) -> str | None:
 
 
 def _find_repeat(plan: Plan, point: str, original: str) -> RepeatedPoint | None:
-    """Return how a point repeats the original one; None if anything is its own: a hook,
-    a mark, the order.
+    """Return how a point repeats the original one.
+
+    It is None if anything is its own: a hook, a mark, the order.
     """
     expected = [_FiringSignature.of(binding) for binding in plan.at(original)]
     repeated = [_FiringSignature.of(binding) for binding in plan.at(point)]

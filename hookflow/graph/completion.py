@@ -1,5 +1,6 @@
-"""Nodes completed by what follows from other hooks: edges, slots, and whether a hook fires beside
-the training.
+"""Nodes completed by what follows from other hooks.
+
+That is edges, slots, and whether a hook fires beside the training.
 
 Each node is read from one table. All that depends on several tables is gathered first, and put into
 the nodes at once.
@@ -49,9 +50,7 @@ class CompletedNodes:
 def complete_nodes(
     nodes: Nodes, points: Points, additions: NodeAdditions, requests: Mapping[str, OffloadRequest]
 ) -> CompletedNodes:
-    """Return the nodes with additions, what each hook writes of its own state,
-    and the hooks that are offloaded.
-    """
+    """Return the completed nodes, what each writes of its own state, and the offloaded hooks."""
     owners = _find_owners_read(nodes)
     bound: dict[str, tuple[DeclaredBinding, ...]] = {}
     for name, node in nodes.items():
@@ -87,8 +86,9 @@ def _find_owners_read(nodes: Nodes) -> set[str]:
 def _complete_bindings(
     node: Node, additions: NodeAdditions, *, is_read: bool
 ) -> Iterator[DeclaredBinding]:
-    """Yield the bindings of a node with the slots that other hooks add;
-    where its state `is_read`, it writes that.
+    """Yield the bindings of a node with the slots that other hooks add.
+
+    Where the state of its hook `is_read`, each binding writes that.
     """
     name = node.hook.name
     more_reads = additions.reads.get(name, {})
@@ -119,8 +119,9 @@ class _OffloadDecisions:
         self._bindings.sort(key=lambda binding: place[binding.point])
 
     def decide(self, hook: PlannedHook, request: OffloadRequest) -> PlannedHook:
-        """Return the hook as it fires: with the queue of its thread,
-        or with what keeps it in the training thread.
+        """Return the hook as it fires.
+
+        It has the queue of its thread, or what keeps it in the training thread.
         """
         if not request.offload:
             if request.timeout:

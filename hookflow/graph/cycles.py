@@ -12,8 +12,7 @@ HALF_VERBS = {"whole": "", "enter": " (entering {method})", "exit": " (leaving {
 
 @dataclass(frozen=True, slots=True)
 class OrderingCycle:
-    """A cycle at `point`: the names in the order of walking around it, and each edge's first hook
-    and place.
+    """A cycle at `point`: its names in the order around it, and each edge's first hook and place.
 
     A cycle of arounds may have edges at both of their points. Edges stated at the entry then run
     against the walk: the first entered is the last left.
@@ -31,8 +30,9 @@ def describe_cycle(
     points: Sequence[str],
     closing: Collection[int],
 ) -> OrderingCycle:
-    """Return a cycle in the order of firing at its point: the second one of two, if an edge is
-    stated there.
+    """Return a cycle in the order of firing at its point.
+
+    Where an edge is stated at the second of two points, it is that point.
 
     `inward` are its edges as the graph has them, `bound` the bindings by their rows.
     """

@@ -10,17 +10,18 @@ from hookflow.graph.plan import DeclaredBinding, EdgeKind
 from hookflow.graph.slots import SlotParts, select_widest_slots
 
 MAX_PAIRS = 100_000
-"""The pairs of a writer and a reader at one point, at most:
-a file of 1 MB could state enough to take hours.
+"""The most pairs of a writer and a reader at one point.
+
+A file of 1 MB could state enough pairs to take hours.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeStatement:
-    """The statement that the row `first` fires before the row `then`, with its source and, for data
-    flow, its slots.
+    """The statement that the row `first` fires before the row `then`.
 
-    A row is a binding's place among those of the points that are ordered together.
+    It has its source and, for data flow, its slots. A row is a binding's place among those of the
+    points that are ordered together.
     """
 
     first: int
@@ -33,8 +34,9 @@ class EdgeStatement:
 
 
 def find_flows(bound: Mapping[int, DeclaredBinding]) -> Iterator[EdgeStatement]:
-    """Yield the data flow between the rows of one point. Raises UserError for more than MAX_PAIRS
-    pairs.
+    """Yield the data flow between the rows of one point.
+
+    Raises UserError for more than MAX_PAIRS pairs.
 
     Two hooks that both read and write a slot hand on nothing to each other. A hook that only writes
     it comes before them, a hook that only reads it after them. The order in which two arounds are
@@ -70,9 +72,7 @@ def find_flows(bound: Mapping[int, DeclaredBinding]) -> Iterator[EdgeStatement]:
 def _users_of_slots(
     bound: Mapping[int, DeclaredBinding],
 ) -> Iterator[tuple[str, set[int], set[int]]]:
-    """Yield each slot that is written and read,
-    with the rows that write it and those that read it.
-    """
+    """Yield each slot that is written and read, with the rows that do either."""
     touched: list[str] = []
     for binding in bound.values():
         touched += binding.reads

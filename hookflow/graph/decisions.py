@@ -10,8 +10,9 @@ from hookflow.graph.plan import PHASES, Binding, Edge, Half, Phase, PlannedHook,
 
 @dataclass(frozen=True, slots=True)
 class RankedBinding:
-    """The place of a binding in the order of a point: its number,
-    and the phase that it fires in.
+    """The place of a binding in the order of a point.
+
+    It is a number, and the phase in which the binding fires.
     """
 
     id: int
@@ -55,10 +56,10 @@ class PointDecisions:
         return first.id in self._find_ancestors(then.id)
 
     def is_open(self, first: OrderedBinding, then: OrderedBinding) -> bool:
-        """Say whether nothing is stated of the order of two hooks. The order in which arounds are
-        left never is open.
+        """Say whether nothing is stated about the order of two hooks.
 
-        A phase into which edges have moved a hook states nothing.
+        The order in which arounds are left is never open. A phase into which edges have moved a
+        hook states nothing.
         """
         if first.hook == then.hook or first.half == then.half == "exit":
             return False
@@ -92,9 +93,7 @@ class PointDecisions:
         return phase
 
     def _is_waiting_longer(self, first: OrderedBinding, then: OrderedBinding) -> bool:
-        """Say whether `then` surely waits for a second half that comes after all
-        those for which `first` waits.
-        """
+        """Say whether `then` surely waits for a later second half than those `first` waits for."""
         awaited = self._find_awaited_exits(then)
         if not awaited:
             return False
@@ -111,8 +110,9 @@ class PointDecisions:
         return {exit_ for exit_ in exits if self._phase_of_exit[exit_] == binding.phase}
 
     def _find_exits_up_to(self, binding: int) -> set[int]:
-        """Return the second halves that edges put before a binding,
-        and the binding itself if it is one.
+        """Return the second halves that edges put before a binding.
+
+        The binding itself is included if it is one.
         """
         if not self._phase_of_exit:
             return set()

@@ -1,6 +1,4 @@
-"""Parts of a plan: some points, what hooks wait for or are waited for by,
-a slot, a kind of edge.
-"""
+"""Parts of a plan: some points, neighbours of hooks by edges, a slot, a kind of edge."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
@@ -14,13 +12,12 @@ from hookflow.graph.slots import iter_wider_slots
 
 @dataclass(frozen=True, slots=True)
 class PlanFilter:
-    """Which bindings of a plan are shown: those that pass every part of the filter. An empty part
-    lets all pass.
+    """Which bindings of a plan are shown: those that pass every part of the filter.
 
-    With `hooks`, these are shown, and those that they have edges with. `ancestors` are hooks of
-    which all that must fire before them at a point is shown; of `descendants`, all that must fire
-    after them. With `slots`, hooks are shown that touch one of them. With a `kind`, edges of that
-    kind are shown, and the hooks that have one.
+    An empty part lets all pass. With `hooks`, these are shown, and those that they have edges with.
+    `ancestors` are hooks of which all that must fire before them at a point is shown; of
+    `descendants`, all that must fire after them. With `slots`, hooks are shown that touch one of
+    them. With a `kind`, edges of that kind are shown, and the hooks that have one.
     """
 
     points: Collection[str] = ()
@@ -138,8 +135,9 @@ def _find_reached(
 
 
 def _is_touching(binding: Binding, slots: Collection[str]) -> bool:
-    """Say whether a binding reads or writes one of the slots, a part of it,
-    or what it is a part of.
+    """Say whether a binding reads or writes one of the slots.
+
+    A part of a slot, and what a slot is a part of, count, too.
     """
     for touched in (*binding.reads, *binding.writes):
         for slot in slots:

@@ -45,8 +45,9 @@ def make_planned_groups(
 
 
 def _check_entry(group: str, entry: str, hooks: Sequence[str], where: Where) -> Problem | None:
-    """Return what is wrong with an entry of a group, which stands at `where`;
-    None if nothing is.
+    """Return what is wrong with an entry of a group, which is at `where`.
+
+    It is None if nothing is.
     """
     if entry.endswith("?") or match_entry(entry, hooks):
         return None
@@ -67,8 +68,7 @@ class GroupExpander:
         self._groups = {group.name: group for group in groups}
 
     def expand(self, hook: str, where: Where, specs: Iterable[EdgeSpec]) -> tuple[EdgeSpec, ...]:
-        """Return the edges that a hook states, with those to each member in the place of one to a
-        group.
+        """Return the edges that a hook states, with an edge to each member in the place of a group.
 
         `where` is the place of the hook in the file.
         """

@@ -1,5 +1,6 @@
-"""Slots over the rounds of the loop: hooks that read what the round before has left,
-and writes that come too late.
+"""Slots over the rounds of the loop.
+
+Hooks may read what the round before has left, and writes may come too late.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,12 +44,11 @@ class SlotWrite:
 
 @dataclass(frozen=True, slots=True)
 class StaleRead:
-    """`reader` reads `slot`, which is first written later, at `point`: by `writer`, or by the
-    runner if that is None.
+    """`reader` reads `slot`, which is first written later, at `point`, by `writer`.
 
-    It reads the value of the previous round; `round` is empty where there is no round before. It is
-    `doubtful`, probably a mistake, if the slot has no value yet, or is new in each round and read
-    after its last use.
+    `writer` is None where the runner writes it. `reader` gets the value of the previous round;
+    `round` is empty where there is no round before. It is `doubtful`, probably a mistake, if the
+    slot has no value yet, or is new in each round and read after its last use.
     """
 
     reader: Binding
@@ -86,8 +86,9 @@ class SlotLifetimes:
                 self._first_writes[part] = write
 
     def find_stale_reads(self) -> Iterator[StaleRead]:
-        """Yield who reads what the round before has left,
-        at the best of the points that share a declaration.
+        """Yield who reads what the round before has left.
+
+        Among points that share a declaration it is the best one.
         """
         fresh: set[tuple[str, str]] = set()
         stale: dict[tuple[str, str], StaleRead] = {}
@@ -124,8 +125,9 @@ class SlotLifetimes:
         return StaleRead(reader, slot, first.point, first.writer, common, doubtful)
 
     def find_grads_after_step(self) -> Iterator[Binding]:
-        """Yield the first binding of each hook that writes gradients only after the step,
-        if no hook reads them.
+        """Yield the first binding of each hook that writes gradients only after the step.
+
+        A hook is left out if another one reads these gradients.
         """
         last_read = -1
         writers: dict[str, list[Binding]] = {}

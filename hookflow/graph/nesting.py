@@ -1,5 +1,6 @@
-"""The graph of one point, or of both points of an `around_X`: stated edges, and weaker ones that
-give way to them.
+"""The graph of one point, or of both points of an `around_X`.
+
+It has stated edges, and weaker ones that give way to them.
 
 An edge of the graph leads inwards. At the first point it leads from what fires first to what fires
 then. The second point is read backwards, so that an around is one vertex and what is stated of
@@ -27,8 +28,9 @@ MAX_EXPLAINED = 100
 
 @dataclass(frozen=True, slots=True)
 class DroppedStatement:
-    """A flow that is not kept; `against` is the chain that it would have closed to a cycle,
-    if that is recorded.
+    """A flow that is not kept.
+
+    `against` is the chain that it would have closed to a cycle, if that is recorded.
     """
 
     statement: EdgeStatement
@@ -58,8 +60,9 @@ class NestingGraph:
             self._keep(edge, statement)
 
     def find_cycles(self) -> list[list[EdgeStatement]]:
-        """Return cycles that together hold every edge which lies on one,
-        up to MAX_CYCLES of a tangle.
+        """Return cycles that together hold every edge which is on one.
+
+        A tangle has at most MAX_CYCLES of them.
         """
         cycles: list[list[EdgeStatement]] = []
         for tangle in _find_tangles(self.digraph):
@@ -109,8 +112,9 @@ class NestingGraph:
         weak: Mapping[Vertices, EdgeStatement],
         against: "nx.DiGraph",
     ) -> None:
-        """Record the flows among `edges` as dropped,
-        with the paths in the graph `against` that contradict them.
+        """Record the flows among `edges` as dropped.
+
+        With each are the paths in the graph `against` that contradict it.
         """
         flows = [edge for edge in sorted(edges) if weak[edge].kind == "flow"]
         for number, (outer, inner) in enumerate(flows):

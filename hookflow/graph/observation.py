@@ -134,9 +134,7 @@ def with_observed(plan: Plan, observed: Sequence[ObservedBinding]) -> Plan:
 
 
 def find_turned_pairs(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
-    """Yield each pair that clashes by what was seen,
-    and fires the other way round once that is declared.
-    """
+    """Yield each pair that clashes by what was seen and fires the other way once it is declared."""
     for point in observed.order:
         places = {
             make_binding_key(binding): place for place, binding in enumerate(declared.at(point))
@@ -153,12 +151,11 @@ def find_turned_pairs(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
 
 
 def find_undecided_pairs(observed: Plan, more: Mapping[Method, Slots]) -> Iterator[Ambiguity]:
-    """Yield each pair of a hook that changes a slot, `first`, and one that reads it, where nothing
-    states the order.
+    """Yield each pair of a hook that changes a slot and one that reads it, in no stated order.
 
-    Declarations would put the change first, and that may be the mistake: a saver that must not see
-    it. A hook that alone writes a slot, without reading it, makes the value, and its readers wait
-    for it. `more` are the slots not declared.
+    The hook that changes it is `first`. Declarations would put the change first, and that may be
+    the mistake: a saver that must not see it. A hook that alone writes a slot, without reading it,
+    makes the value, and its readers wait for it. `more` are the slots not declared.
     """
     writers: dict[str, set[str]] = {}
     for binding in observed.bindings:
@@ -187,8 +184,9 @@ def find_undecided_pairs(observed: Plan, more: Mapping[Method, Slots]) -> Iterat
 
 
 def without_reads(more: Mapping[Method, Slots], pairs: Iterable[Ambiguity]) -> dict[Method, Slots]:
-    """Return the slots without those that the second hook of a pair reads:
-    that would put the first one first.
+    """Return the slots without those that the second hook of a pair reads.
+
+    These would put the first hook first.
     """
     held: defaultdict[Method, set[str]] = defaultdict(set)
     for pair in pairs:
@@ -213,8 +211,9 @@ def _is_touched(slot: str, touched: Collection[str]) -> bool:
 
 
 def _shared(observed: Iterable[ObservedBinding]) -> set[str]:
-    """Return the slots of hooks and of the task that other hooks touch,
-    and the logged numbers that hooks read.
+    """Return the shared slots of hooks and of the task.
+
+    Slots are shared that other hooks touch, and logged numbers that hooks read.
     """
     shared: set[str] = set()
     users_of_task: defaultdict[str, set[str]] = defaultdict(set)

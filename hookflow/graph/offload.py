@@ -1,7 +1,7 @@
-"""Hooks that leave the training its time: offloaded ones fire beside it, throttled ones less often
-than they are due.
+"""Hooks that leave the training its time.
 
-A slot, an edge or another hook can prevent either.
+Offloaded hooks fire beside the training, and throttled ones less often than they are due. A slot,
+an edge or another hook can prevent either.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -53,14 +53,16 @@ MAIN_THREAD_POINTS = frozenset(
         ),
     }
 )
-"""Points that come once, or that offer the state itself: an offloaded hook fires there in the
-training thread, after its firings before.
+"""Points at which an offloaded hook fires in the training thread, after its firings before.
+
+These points come once, or offer the state itself.
 """
 
 
 def find_awaited_hooks(plan: Plan, binding: Binding) -> list[str]:
-    """Return the offloaded hooks that a binding waits for:
-    those that a stated edge puts before it, and its own.
+    """Return the offloaded hooks that a binding waits for.
+
+    A stated edge puts them before it, or one is its own hook.
     """
     if binding.beside:
         return []
@@ -89,8 +91,9 @@ class ThreadSpan(NamedTuple):
 
 
 def iter_threads(plan: Plan, rows: Sequence[Binding]) -> Iterator[ThreadSpan]:
-    """Yield for each offloaded hook the rows from its first firing to the one, after its last,
-    that waits for it.
+    """Yield for each offloaded hook the rows from its first firing to the one that waits for it.
+
+    The row that waits comes after the hook's last firing.
     """
     for hook in plan.hooks:
         if not hook.queue:
@@ -138,7 +141,8 @@ def find_obstacles(
     hook: str,
     requested: Sequence[DeclaredBinding],
 ) -> Iterator[str]:
-    """Yield what keeps the `requested` bindings of a hook in the training thread;
+    """Yield what keeps the `requested` bindings of a hook in the training thread.
+
     `bindings` are those of all hooks.
     """
     if not requested:
@@ -180,10 +184,9 @@ def _find_readers(
 
 
 def is_thinned(plan: Plan, binding: Binding) -> bool:
-    """Return whether a binding skips firings while its hook is over its budget: where it costs
-    iterations their time.
+    """Return whether a binding skips firings while its hook is over its budget.
 
-    The second half of an around follows the first.
+    It does where it costs iterations their time. The second half of an around follows the first.
     """
     if binding.half == "exit" or not plan.points.in_iteration(binding.point):
         return False
@@ -192,8 +195,9 @@ def is_thinned(plan: Plan, binding: Binding) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleRequest:
-    """That a hook is to keep its budget by firing less often, where the file says so, and what is
-    in the way.
+    """A request that a hook keeps its budget by firing less often.
+
+    It has the place in the file, and what is in the way.
 
     `stateful` says whether its state is saved.
     """
@@ -243,8 +247,9 @@ def check_throttling(
 
 
 def _edges_from_thinned(plan: Plan, hook: str) -> Collection[Edge]:
-    """Return the stated edges that lead from firings which may be skipped;
-    the last one to each other hook.
+    """Return the stated edges that lead from firings which may be skipped.
+
+    Only the last one to each other hook is returned.
     """
     edges: dict[str, Edge] = {}
     for edge in plan.edges:

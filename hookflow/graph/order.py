@@ -1,5 +1,6 @@
-"""Compile declared hooks into a plan: names resolved, warnings collected,
-and the bindings at each point in order.
+"""Compile declared hooks into a plan.
+
+Names are resolved, warnings collected, and the bindings at each point ordered.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -29,8 +30,7 @@ from hookflow.graph.slot_checks import find_doubtful_slots, find_drifting_slots
 
 @dataclass(frozen=True, slots=True)
 class PlanRequests:
-    """Questions about a plan: the hooks to fire beside the training, and an order of what nothing
-    else decides.
+    """Requests about a plan: hooks to fire beside the training, and an order for all that is open.
 
     The order is that of the seed `shuffle`, or `wanted`, the place of every binding; else it is
     that of the file.
@@ -53,12 +53,12 @@ def compile_plan(
     additions: NodeAdditions = NO_ADDITIONS,
     requests: PlanRequests = NO_REQUESTS,
 ) -> Plan:
-    """Order the hooks at every point; where nothing else decides, by the file, or as `requests`
-    have it.
+    """Order the hooks at every point.
 
-    An edge to a hook in `disabled` is dropped. `groups` are recorded; edges to them have been
-    expanded. `additions` are what follows for hooks from others. Raises UserError with every
-    unknown name and every cycle at once; one at several points is reported once.
+    Where nothing else decides, they are ordered by the file, or as `requests` have it. An edge to a
+    hook in `disabled` is dropped. `groups` are recorded; edges to them have been expanded.
+    `additions` are what follows for hooks from others. Raises UserError with every unknown name and
+    every cycle at once; one at several points is reported once.
     """
     completed = complete_nodes(nodes, points, additions, requests.offload)
     nodes = completed.nodes
@@ -105,8 +105,9 @@ def compile_plan(
 def _iter_sections(
     nodes: Nodes, points: Points
 ) -> Iterator[tuple[list[str], list[DeclaredBinding]]]:
-    """Yield the points that are ordered together, and what is bound there:
-    those of an `around_X`, or one alone.
+    """Yield the points that are ordered together, and what is bound there.
+
+    These are the points of an `around_X`, or one point alone.
     """
     bound: dict[str, list[DeclaredBinding]] = {point.name: [] for point in points}
     for node in nodes.values():
@@ -119,7 +120,7 @@ def _iter_sections(
             opening = opening_of.get(point, point)
             together.setdefault(opening, []).append(point)
     for names in together.values():
-        # Points of a user's own may stand the other way round.
+        # A pipeline may declare its own closing point before the opening one.
         names.sort(key=lambda point: point in opening_of)
         yield names, list(chain.from_iterable(bound[point] for point in names))
 
@@ -142,7 +143,7 @@ def _report_cycles(sections: Collection[SectionOrder]) -> Iterator[Problem]:
 def _find_wrong_names(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
     """Yield each edge, requirement and `ambiguous_with` that names no hook, or the hook itself."""
     for name, node in nodes.items():
-        # Both halves have the same.
+        # Both halves of an around have the same edges, and each is reported once.
         edges = {(spec.hook, spec.where): spec for spec in (*node.after, *node.before)}
         for spec in edges.values():
             if spec.hook == name:
@@ -185,8 +186,9 @@ def _find_requirement_problems(
 
 
 def _make_problem(message: str, spec: EdgeSpec, node: Node, hint: str = "") -> Problem:
-    """Return a problem where the user wrote it: of what the hook's class states,
-    that is the `use`.
+    """Return a problem where the user wrote it.
+
+    For a statement of the hook's class that is the `use`.
     """
     if spec.kind == "class":
         return Problem(f"{message} (stated by {spec.where})", node.where, hint)
@@ -199,7 +201,8 @@ def _find_idle_edges(nodes: Nodes) -> Iterator[Problem]:
     for name, node in nodes.items():
         points_of[name] = {binding.point for binding in node.bound}
     for name, node in nodes.items():
-        # An edge of one around stands at both of its points.
+        # An edge of an around stands at both of its points, and matters if its hooks meet at
+        # either.
         meet: dict[tuple[str, Where], bool] = {}
         for spec in (*node.after, *node.before):
             if spec.kind != "file" or spec.hook not in nodes:

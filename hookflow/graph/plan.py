@@ -21,18 +21,21 @@ if TYPE_CHECKING:
     from hookflow.pipeline.schema import Pipeline
 
 VERSION = 2
-"""The version of the format of `plan.json`. It goes up with every change that a reader of the last
-one would misread.
+"""The version of the format of `plan.json`.
+
+It goes up with every change that a reader of the last one would misread.
 """
 
 Half = Literal["whole", "enter", "exit"]
-"""A plain method is called whole; an `around_X` generator enters at
-`before_X` and exits at `after_X`.
+"""Which part of a method is called at a point.
+
+A plain method is called whole. An `around_X` generator enters at `before_X` and exits at `after_X`.
 """
 
 WantedPlaces = Mapping[tuple[str, str, Half], int]
-"""Where a hook's method, or half of its around, is wanted at a point,
-as far as nothing else decides.
+"""The wanted place of a hook's method, or half of its around, at a point.
+
+It counts as far as nothing else decides.
 """
 
 EdgeKind = Literal["file", "class", "nesting", "flow"]
@@ -43,13 +46,15 @@ flow puts writers of a slot before its readers, and gives way to the others.
 """
 
 Reason = Literal["edge", "phase", "file"]
-"""The reason of the order of two hooks: an edge, their phases, or nothing but their order in the
-file (or the shuffle).
+"""The reason of the order of two hooks.
+
+It is an edge, their phases, or only their order in the file (or the shuffle).
 """
 
 DropReason = Literal["contradicted", "cycle"]
-"""Why a data-flow edge is dropped: others that are kept contradict it,
-or it is on a cycle of flows, all dropped.
+"""Why a data-flow edge is dropped.
+
+Others that are kept contradict it, or it is on a cycle of flows, all of which are dropped.
 """
 
 Phase = Literal["first", "early", "normal", "late", "last"]
@@ -62,9 +67,7 @@ WhenFull = Literal["wait", "drop", "coalesce"]
 
 Ranks = Literal["zero", "all"]
 RANK_CHOICES: tuple[Ranks, ...] = ("zero", "all")
-"""On which of the processes that train together a hook fires:
-on the first one alone, or on every one.
-"""
+"""The ranks on which a hook fires: the first one alone, or every one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +105,9 @@ class Trigger:
         )
 
     def __str__(self) -> str:
-        """Return it in a few words, e.g. "every 50 from 1ep";
-        empty when the binding fires always.
+        """Return it in a few words, e.g. "every 50 from 1ep".
+
+        The text is empty when the binding fires always.
         """
         named = (
             ("every", self.every),
@@ -183,8 +187,9 @@ class Binding(DeclaredBinding):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`first` fires before `then` at `point`; `where` is the file and line (or the class) that says
-    so.
+    """`first` fires before `then` at `point`.
+
+    `where` is the file and line (or the class) that says so.
 
     `first_id` and `then_id` are the bindings: a hook may have two at one point, a plain method and
     half of an `around`. For a flow edge `where` is empty, and `slots` are what `first` writes and
@@ -208,9 +213,7 @@ class Edge:
 
     @property
     def source(self) -> str:
-        """The file and line, the class, the rule of nesting,
-        or the slots that the edge comes from; and its group.
-        """
+        """The file and line, class, nesting rule, or slots that the edge comes from; its group."""
         if self.kind == "flow":
             return ", ".join(self.slots)
         if self.group:
@@ -220,11 +223,11 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class DroppedEdge:
-    """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to
-    `edge.first`.
+    """A flow edge that is not kept.
 
-    Where very many flows are dropped, `against` is left empty for all but the first ones.
-    Of hooks around something, some of these may be edges at the other of the two points.
+    `against` are the edges that lead from `edge.then` to `edge.first`. Where very many flows are
+    dropped, `against` is left empty for all but the first ones. Of hooks around something, some of
+    these may be edges at the other of the two points.
     """
 
     edge: Edge
@@ -233,8 +236,9 @@ class DroppedEdge:
 
     @property
     def cycle(self) -> tuple[Edge, ...]:
-        """The cycle of flows that the edge is on, from its first name on;
-        empty if it was contradicted.
+        """The cycle of flows that the edge is on, from its first name on.
+
+        It is empty if the edge was contradicted.
         """
         if self.reason != "cycle" or not self.against:
             return ()
@@ -285,8 +289,9 @@ class PlannedHook:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """A group of hooks: the names and globs that declare it,
-    and its members that are not switched off.
+    """A group of hooks.
+
+    It has the names and globs that declare it, and its members that are not switched off.
     """
 
     name: str
@@ -315,8 +320,9 @@ class CollapsedBinding:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every hook, every binding (point by point in the order of the loop, then in the order of
-    firing), every edge.
+    """Every hook, binding and edge.
+
+    Bindings are listed point by point in the order of the loop, and in the order of firing at each.
 
     `own` are the points that the pipeline declares for itself. `dropped_edges` are the data flows
     that stronger edges, or one another, have overruled. `warnings` are probable mistakes, `notes`
@@ -367,8 +373,9 @@ class Plan:
 
     @cached_property
     def order(self) -> dict[str, tuple[str, ...]]:
-        """The names of the hooks that fire at each point, in order;
-        points without any are left out.
+        """The names of the hooks that fire at each point, in order.
+
+        Points without any are left out.
         """
         return {
             point.name: tuple(binding.hook for binding in self.at(point.name))
@@ -381,9 +388,7 @@ class Plan:
         return tuple(point for point in self.points if self.at(point.name))
 
     def __str__(self) -> str:
-        """Return a line for each point where something fires: the hooks in order,
-        with their triggers.
-        """
+        """Return a line for each point where something fires: the hooks in order, with triggers."""
         width = max(map(len, self.order), default=0)
         lines = []
         for point in self.order:
@@ -401,14 +406,14 @@ class Plan:
         return self._edges_by_point.get(point, ())
 
     def graph(self, point: str | None = None, *, dropped: bool = False) -> "nx.MultiDiGraph":
-        """Return the graph of a point, or of all points, for networkx. Raises UserError for an
-        unknown point.
+        """Return the graph of a point, or of all points, for networkx.
 
-        A node is the id of a binding, with the attributes `hook`, `point`, `half`, `phase`,
-        `binding` (the Binding) and `spec` (the PlannedHook). An edge leads from who fires first.
-        Its key is its kind, and its attributes are `kind`, `source`, `slots`, `kept`, `reason` and
-        `edge` (the Edge). With `dropped` the graph has the data flows that were dropped, too, with
-        `kept` as False and the edges they gave way to as `against`; it may have cycles.
+        Raises UserError for an unknown point. A node is the id of a binding, with the attributes
+        `hook`, `point`, `half`, `phase`, `binding` (the Binding) and `spec` (the PlannedHook). An
+        edge leads from who fires first. Its key is its kind, and its attributes are `kind`,
+        `source`, `slots`, `kept`, `reason` and `edge` (the Edge). With `dropped` the graph has the
+        data flows that were dropped, too, with `kept` as False and the edges they gave way to as
+        `against`; it may have cycles.
         """
         import networkx as nx  # the training process has plans, and asks for no graph
 
@@ -487,8 +492,9 @@ class Plan:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value with mappings in the place of the classes of plans,
-    and amounts and conditions as texts.
+    """Return a value as JSON holds it.
+
+    Classes of plans become mappings, amounts and conditions texts.
     """
     if isinstance(value, Amount | Condition):
         return str(value)
@@ -540,8 +546,9 @@ def _make_reader() -> "TypeAdapter[Plan]":
 
 
 def _find_contradictions(plan: Plan) -> Iterator[str]:
-    """Yield what does not hold together in a plan that was read:
-    its readers rely on the names and numbers in it.
+    """Yield what contradicts itself in a plan that was read.
+
+    The readers of a plan rely on the names and numbers in it.
     """
     points = {point.name for point in STANDARD_POINTS}
     for point in plan.own:  # one may follow another of its own that stands above it
@@ -572,8 +579,9 @@ def _group_by_point(items: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec:
-    """The name of another hook, as an edge states it. `at` is the point and half that it holds for;
-    None: all.
+    """The name of another hook, as an edge states it.
+
+    `at` is the point and half that it holds for, or None for all.
 
     `group` is the group by which it was named, if it was.
     """
@@ -588,8 +596,9 @@ class EdgeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A hook of the pipeline: `after` and `before` hold at every
-    point where both hooks are bound.
+    """A hook of the pipeline.
+
+    `after` and `before` hold at every point where both hooks are bound.
     """
 
     hook: PlannedHook
@@ -634,8 +643,9 @@ class ReorderedPair:
 
 @dataclass(frozen=True, slots=True)
 class PlanDifference:
-    """All that differs; `bound` and `unbound` are the points at which a hook
-    fires in one of the plans alone.
+    """All that differs between two plans.
+
+    `bound` and `unbound` are the points at which a hook fires in one of the plans alone.
     """
 
     keys: tuple[Change, ...]
@@ -658,8 +668,9 @@ Tables: TypeAlias = "Pipeline | Mapping[str, Any]"
 def difference(
     old: tuple[Tables, Plan], new: tuple[Tables, Plan], *, sweep: bool = False
 ) -> PlanDifference:
-    """Compare two pipelines and what they were compiled to; their [sweep], which no run records,
-    only with `sweep`.
+    """Compare two pipelines and what they were compiled to.
+
+    Their [sweep], which no run records, is compared only with `sweep`.
     """
     before = old[1]
     after = new[1]
@@ -702,8 +713,9 @@ def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[st
 
 
 def _find_own_arrows(here: Plan, there: Plan, common: set[str]) -> tuple[EdgeArrow, ...]:
-    """Return the edges between common hooks that one plan has alone;
-    the place in the file does not count.
+    """Return the edges between common hooks that one plan has alone.
+
+    The place in the file does not count.
     """
     elsewhere = {(edge.first, edge.then, edge.point) for edge in there.edges}
     result: dict[tuple[str, str], list[str]] = {}

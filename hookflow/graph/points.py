@@ -63,16 +63,16 @@ from typing import Literal
 Kind = Literal[
     "standard", "step", "module", "global", "parameter", "optimizer", "comm", "state", "log", "own"
 ]
-"""Points of the loop ("standard"), inside one iteration ("step"), of a logged number, and of the
-pipeline itself.
+"""Points of the loop ("standard"), inside an iteration ("step"), of a logged number, and own ones.
 
 The others are PyTorch's: modules of the network, every module, parameters, optimizer steps, DDP,
 saving and loading.
 """
 
 POINT_LIKE = ("before_", "after_", "on_", "around_")
-"""A method that begins like this is meant for a point:
-a misspelt one is a mistake, never ignored.
+"""The beginnings of a method that is meant for a point.
+
+A misspelt name is a mistake, and never ignored.
 """
 
 
@@ -96,8 +96,9 @@ class Point:
 
     @property
     def ahead(self) -> bool:
-        """Whether what a bare number counts is still to be done there: at a `before_X`,
-        and inside an iteration.
+        """Whether what a bare number counts is still to be done there.
+
+        It is at a `before_X`, and inside an iteration.
         """
         if self.name.startswith("before_"):
             return True
@@ -105,15 +106,17 @@ class Point:
 
     @property
     def nested(self) -> bool:
-        """Whether it fires within something else: PyTorch comes there,
-        or a hook or task that fires it.
+        """Whether it fires within something else.
+
+        PyTorch comes there, or a hook or task that fires it.
         """
         return self.kind not in ("standard", "step")
 
     @property
     def picks(self) -> Literal["modules", "parameters", ""]:
-        """The key of a binding that says, by globs, what it is registered on;
-        empty where there is nothing to pick.
+        """The key of a binding that says, by globs, what it is registered on.
+
+        It is empty where there is nothing to pick.
         """
         if self.kind in ("module", "state"):
             return "modules"
@@ -123,8 +126,9 @@ class Point:
 
     @property
     def of_batches(self) -> bool:
-        """Whether the run comes there for each iteration or batch, of training,
-        validation or test.
+        """Whether the run comes there for each iteration or batch.
+
+        The batches are of training, validation or test.
         """
         if self.unit == "it":
             return True
@@ -365,8 +369,9 @@ STANDARD_POINTS: tuple[Point, ...] = tuple(_standard)
 
 
 class Points:
-    """The points of a pipeline by name, in the order of a full run;
-    `own` ones stand behind those that they follow.
+    """The points of a pipeline by name, in the order of a full run.
+
+    An `own` point is behind the one that it follows.
     """
 
     def __init__(self, own: Iterable[Point] = ()) -> None:
@@ -389,17 +394,14 @@ class Points:
         return self._by_name[name]
 
     def in_iteration(self, name: str) -> bool:
-        """Say whether a point lies inside a training iteration,
-        so that what fires there takes up some of its time.
-        """
+        """Say whether a point is inside a training iteration, so that firings take its time."""
         point = self[name]
         if point.kind == "own":
             return self.in_iteration(point.follows)
         return point.unit == "it"
 
     def is_recurring(self, name: str) -> bool:
-        """Return whether a point lies in the training loop, so that what it costs grows with the
-        training.
+        """Return whether a point is in the training loop, so that its cost grows with the training.
 
         Points before the training and after it fire once: the begin and the end of the run, a test,
         a prediction.
@@ -423,12 +425,11 @@ class Points:
 
     @cached_property
     def pairs(self) -> dict[str, str]:
-        """The values of `around_X`: every X that has a `before_X`, with the `after_X` that closes
-        it.
+        """The values of `around_X`.
 
-        Only a save is closed elsewhere: at `after_save_checkpoint` the training has long gone on. A
-        pipeline's own `before_copy_checkpoint` opens nothing, since `after_copy_checkpoint` closes
-        the save.
+        That is every X with a `before_X`, with the `after_X` that closes it. Only a save is closed
+        elsewhere: at `after_save_checkpoint` the training has long gone on. A pipeline's own
+        `before_copy_checkpoint` opens nothing, since `after_copy_checkpoint` closes the save.
         """
         closings = {}
         for name in self._by_name:
@@ -461,8 +462,9 @@ UNPLACED_POINTS = (
     "after_copy_checkpoint",
     "after_save_checkpoint",
 )
-"""Points that fire at no one place of the loop;
-so do those of `Points` that something else comes to.
+"""Points that fire at no one place of the loop.
+
+The points of `Points` that something else comes to are such, too.
 """
 
 LOOP_BOUNDS = {
@@ -519,8 +521,9 @@ class Loop:
         return self._rows[first] <= self._rows[name] <= self._rows[last]
 
     def common(self, *points: str) -> str:
-        """Return the innermost round that all points are in;
-        empty where the run passes them once.
+        """Return the innermost round that all points are in.
+
+        It is empty where the run passes them once.
         """
         shared = ""
         for name in LOOP_BOUNDS:

@@ -17,8 +17,9 @@ def find_implied(edges: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
 
 
 def reduce_to(graph: "nx.DiGraph", chosen: Collection[int]) -> list[tuple[int, int]]:
-    """Return which of the chosen vertices lead to which others,
-    without the pairs that follow from other pairs.
+    """Return which of the chosen vertices lead to which others.
+
+    Pairs that follow from other pairs are left out.
     """
     if len(chosen) < 2:
         return []

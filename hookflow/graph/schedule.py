@@ -1,5 +1,6 @@
-"""Triggers as exact numbers: `every`, `from` and `until` over the counters of a run, for the runner
-and for `forecast`.
+"""Triggers as exact numbers, for the runner and for `forecast`.
+
+They give `every`, `from` and `until` in the counters of a run.
 
 A run counts iterations, epochs, firings of a point, seconds, samples and tokens. The count at a
 visit of a point is what is done then: where the point is ahead (`Point.ahead`: at a `before_X`, and
@@ -29,14 +30,17 @@ if TYPE_CHECKING:
     from hookflow.pipeline.schema import Pipeline
 
 Counter = Literal["it", "ep", "firing", "s", "samples", "tokens"]
-"""The counters of a run: iterations, epochs, firings of a point, seconds, and of the batches that
-it has taken the samples and the tokens. All but the seconds are integers.
+"""The counters of a run.
+
+These are iterations, epochs, firings of a point, seconds, and of the batches that it has taken the
+samples and the tokens. All but the seconds are integers.
 """
 
 
 class Totals(NamedTuple):
-    """How many iterations and epochs a run has, and the iterations of each epoch;
-    None where it is not known yet.
+    """How many iterations and epochs a run has, and the iterations of each epoch.
+
+    A number is None where it is not known yet.
     """
 
     iters: int | None = None
@@ -96,8 +100,9 @@ class Measure:
         return -(-multiple * self.numerator // self.denominator)
 
     def compute_passed_count(self) -> float:
-        """Return the least count that is above the amount;
-        at the very second itself, seconds are over.
+        """Return the least count that is above the amount.
+
+        At the very second itself, seconds are over.
         """
         if self.counter == "s":
             return self.compute_reached_count()
@@ -177,9 +182,7 @@ def measure(amount: Amount, point: Point, totals: Totals) -> Measure:
 
 
 def is_window_empty(trigger: Trigger, point: Point) -> bool:
-    """Say whether `from` and `until` leave nothing between them at a point,
-    however long the run is.
-    """
+    """Say whether `from` and `until` leave nothing between them, in a run of any length."""
     if trigger.since is None or trigger.until is None:
         return False
     since = trigger.since
@@ -198,8 +201,9 @@ EACH_EPOCH = Interval(1, "ep")
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long a run is, in epochs or in iterations, as the pipeline says;
-    and when it validates.
+    """How long a run is, in epochs or in iterations, and when it validates.
+
+    All is as the pipeline says.
     """
 
     max_epochs: int | None
@@ -212,8 +216,9 @@ class Length:
 
     @classmethod
     def of(cls, pipeline: "Pipeline", iters_per_epoch: int | None = None) -> "Length":
-        """Return that of a pipeline; how many batches an epoch has, only its data knows,
-        unless `overfit` says it.
+        """Return the length of a pipeline.
+
+        Only its data knows how many batches an epoch has, unless `overfit` says it.
         """
         run = pipeline.run
         if iters_per_epoch is None and isinstance(run.overfit, int) and not run.accumulate.changes:
@@ -284,7 +289,8 @@ def compute_forecasts(plan: Plan, length: Length) -> dict[int, Forecast]:
             continue
         here = plan.points[binding.point]
         start = here
-        # It fires where the first half has: the trigger is evaluated there.
+        # The trigger of an around is evaluated at its first half, and its second half fires with
+        # that.
         if binding.half == "exit":
             start = entered[binding.hook, binding.method]
         key = binding.trigger, binding.point, start
@@ -295,8 +301,9 @@ def compute_forecasts(plan: Plan, length: Length) -> dict[int, Forecast]:
 
 
 def is_sure_to_fire(binding: DeclaredBinding, points: Points, length: Length) -> bool:
-    """Say whether a binding fires in every run of this length that reaches its end;
-    not where only the run knows.
+    """Say whether a binding fires in every run of this length that reaches its end.
+
+    It is false where only the run knows.
     """
     name = binding.point
     if binding.half == "exit":  # the trigger is evaluated where the first half fires
@@ -315,8 +322,9 @@ def is_sure_to_fire(binding: DeclaredBinding, points: Points, length: Length) ->
 
 
 def _forecast_evaluation(binding: Binding, length: Length) -> Forecast:
-    """Return the forecast of a binding inside the network that fires in no training:
-    their batches are unknown.
+    """Return the forecast of a binding inside the network that fires in no training.
+
+    The batches of the other stages are unknown.
     """
     comes = {"val": length.validates, "test": length.tests}
     stages = [stage for stage in binding.stages if comes[stage]]
@@ -344,8 +352,9 @@ _VISIT_NAMES: dict[Kind, str] = {
 
 
 def _compute_visits(point: Point, length: Length) -> dict[Counter, Sequence[int]]:
-    """Return what the counters that are known show at each visit of a point;
-    none where nothing is known.
+    """Return what the known counters show at each visit of a point.
+
+    There are none where nothing is known.
     """
     totals = length.totals
     first = 1
@@ -429,7 +438,8 @@ def _format_amount(word: str, amount: Amount | None) -> str:
 
 
 def _compute_forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
-    """Return the forecast of a trigger at a point;
+    """Return the forecast of a trigger at a point.
+
     `requested` is the point where the trigger is evaluated.
     """
     visits = _compute_visits(requested, length)
@@ -474,8 +484,9 @@ def _compute_forecast(trigger: Trigger, point: Point, requested: Point, length: 
 def _compute_single_forecast(
     trigger: Trigger, point: Point, requested: Point, length: Length
 ) -> Forecast:
-    """Return the forecast of a binding that fires once:
-    the first firing of the same one without `once`.
+    """Return the forecast of a binding that fires once.
+
+    It is the first firing of the same binding without `once`.
     """
     repeated = _compute_forecast(replace(trigger, once=False), point, requested, length)
     if repeated.times == 0:
@@ -517,8 +528,9 @@ def _find_window(schedule: Schedule, visits: Mapping[Counter, Sequence[int]]) ->
 
 
 def _count_firings(every: Measure, counts: Sequence[int]) -> int:
-    """Return how many multiples are entered: the steps between the counts are equal,
-    but that the last may be less.
+    """Return how many multiples are entered.
+
+    The steps between the counts are equal, except that the last one may be less.
     """
     first = every.multiple(counts[0])
     last = every.multiple(counts[-1])
@@ -530,8 +542,9 @@ def _count_firings(every: Measure, counts: Sequence[int]) -> int:
 
 
 def _conditional(text: str, trigger: Trigger, times: int = 1) -> str:
-    """Return the text with the times, and with the condition, where there is one:
-    then the times are the most.
+    """Return the text with the times, and with the condition where there is one.
+
+    With a condition the binding fires so often at most.
     """
     if times > 1:
         most = ""

@@ -98,8 +98,7 @@ class SectionOrder:
         hooks: Mapping[str, PlannedHook],
         beside: Mapping[str, Collection[BindingKey]],
     ) -> Iterator[Binding]:
-        """Yield the bindings of a point in their order, each with what puts it behind the one
-        before.
+        """Yield the bindings of a point in order, each with what puts it behind the one before.
 
         `beside` are the bindings that fire beside the training, by hook.
         """
@@ -178,8 +177,9 @@ class SectionOrder:
     # The graph
 
     def _find_vertex(self, row: int) -> int:
-        """Return the vertex of a row: the second half of an around
-        stands where its first half does.
+        """Return the vertex of a row.
+
+        The second half of an around has that of its first half.
         """
         if row in self._exits:
             return self._enter_rows[self._bound[row].hook]
@@ -237,8 +237,9 @@ class SectionOrder:
         self._phases = move_phases(self._graph.digraph, phases, backwards)
 
     def _add_own_methods(self) -> None:
-        """Let the around of a hook enclose the hook's own plain methods,
-        where nothing has said otherwise.
+        """Let the around of a hook enclose the hook's own plain methods.
+
+        Statements to the contrary go first.
         """
         own = []
         for row, binding in enumerate(self._bound):
@@ -257,9 +258,7 @@ class SectionOrder:
     # The order
 
     def _sort_points(self) -> None:
-        """Find the order of each point, the edges that follow from the nesting of arounds,
-        and the implied edges.
-        """
+        """Find the order of each point, the edges of nested arounds, and the implied edges."""
         opening, *closing = self.points
         if closing:
             self._nesting += self._find_entry_statements()
@@ -276,11 +275,11 @@ class SectionOrder:
         )
 
     def _sort_key(self, row: int) -> tuple[int, bool, bytes, int]:
-        """Return what decides where edges do not: the phase, plain methods before second halves,
-        and then the tie.
+        """Return what decides where edges do not.
 
-        The tie is decided by the order of the file, or by the seed of a shuffle, the point and the
-        name. Where an order is wanted, that decides alone.
+        That is the phase, plain methods before second halves, and then the tie. The tie is decided
+        by the order of the file, or by the seed of a shuffle, the point and the name. Where an
+        order is wanted, that decides alone.
         """
         binding = self._bound[row]
         if self._wanted is not None:
@@ -318,8 +317,9 @@ class SectionOrder:
             yield EdgeStatement(outer, inner, "nesting", Where(message))
 
     def _left_as_entered(self) -> Iterator[EdgeStatement]:
-        """Yield who is left before whom by how they were entered;
-        loose where the file alone says that.
+        """Yield who is left before whom by how they were entered.
+
+        A pair is loose where the file alone says that.
         """
         opening, closing = self.points
         entered = [row for row in self._order[opening] if self._bound[row].half == "enter"]

@@ -1,5 +1,6 @@
-"""Probable mistakes in the slots that hooks declare: misspelt ones, unwritten ones,
-and drifts between ranks.
+"""Probable mistakes in the slots that hooks declare.
+
+These are misspelt and unwritten slots, and drifts between ranks.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,17 +20,17 @@ SlotUsers = Mapping[str, Sequence[str]]
 """By slot, the hooks that read it, or those that write it."""
 
 MAX_SUSPECTS = 50
-"""Where so many slots have one user alone, that is how the pipeline is made,
-and no slip of the pen.
+"""The number of slots with one user alone that are no slips of the pen.
+
+With so many, the pipeline is made like that.
 """
 
 
 def find_doubtful_slots(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
-    """Yield a warning for each slot that is probably misspelt, and each that hooks read and no hook
-    writes.
+    """Yield a warning for each slot that is probably misspelt, or is read and never written.
 
-    Slots of the runner itself (`SLOT_DOCS`) need no hook that writes them; what conditions name is
-    looked at elsewhere.
+    Slots of the runner itself (`SLOT_DOCS`) need no hook that writes
+    them; what conditions name is looked at elsewhere.
     """
     readers = _users(nodes, "reads")
     writers = _users(nodes, "writes")
@@ -57,9 +58,7 @@ def find_doubtful_slots(nodes: Nodes, disabled: Collection[str]) -> Iterator[Pro
 
 
 def find_drifting_slots(nodes: Nodes) -> Iterator[Problem]:
-    """Yield a warning for each hook that fires on rank 0 alone and writes what
-    must be the same on all ranks.
-    """
+    """Yield a warning for each hook of rank 0 that writes what must be the same on all ranks."""
     for name, node in nodes.items():
         if node.hook.ranks != "zero":
             continue
@@ -140,9 +139,7 @@ def _make_unwritten_problem(
 def _find_misspelt_writes(
     readers: SlotUsers, writers: SlotUsers, nodes: Nodes
 ) -> Iterator[Problem]:
-    """Yield a warning for each slot that one hook alone touches,
-    and whose name is nearly that of another slot.
-    """
+    """Yield a warning for each slot of one hook whose name is nearly that of another slot."""
     hooks_of: dict[str, set[str]] = {}
     for users in (writers, readers):
         for slot, hooks in users.items():

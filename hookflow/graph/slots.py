@@ -1,5 +1,6 @@
-"""Slots: named pieces of run state that hooks read and write, and their parts,
-such as `metrics.accuracy`.
+"""Slots and their parts, such as `metrics.accuracy`.
+
+A slot is a named piece of run state that hooks read and write.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -83,8 +84,9 @@ REPLICATED_SLOTS = ("model", "grads", "optimizer", "lr", "metrics")
 
 
 def is_commuting(slot: str, point: Point) -> bool:
-    """Say whether writers of a slot need no order at a point: those who ask there for a stop,
-    a skip, or a save.
+    """Say whether writers of a slot need no order at a point.
+
+    They need none where they ask for a stop, a skip, or a save.
     """
     kind = root(slot)
     if kind == "checkpoint":
@@ -93,8 +95,9 @@ def is_commuting(slot: str, point: Point) -> bool:
 
 
 def find_owner(slot: str) -> str | None:
-    """Return the hook whose state a slot is: "ema" of `hook.ema`, also of a part of it;
-    None for another slot.
+    """Return the hook whose state a slot is: "ema" of `hook.ema`, and of a part of it.
+
+    It is None for another slot.
     """
     kind, _, rest = slot.partition(".")
     if kind != "hook" or not rest:

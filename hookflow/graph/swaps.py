@@ -1,5 +1,6 @@
-"""Orders of the same hooks: the pairs that nothing orders,
-and the orders in which some of them change places.
+"""Orders of the same hooks.
+
+The module finds the pairs that nothing orders, and the orders in which some of them change places.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -70,8 +71,9 @@ def order_key(plan: Plan) -> tuple[tuple[str, BindingKey], ...]:
 
 
 def find_turned(plan: Plan, other: Plan) -> list[OrderedPair]:
-    """Return the pairs of `plan` that fire the other way round in `other`,
-    but for how arounds are left.
+    """Return the pairs of `plan` that fire the other way round in `other`.
+
+    The order in which arounds are left does not count.
     """
     result = []
     for point in plan.order:
@@ -84,8 +86,9 @@ def find_turned(plan: Plan, other: Plan) -> list[OrderedPair]:
 
 
 def find_neighbours(plan: Plan, pairs: Collection[OrderedPair]) -> list[OrderedPair]:
-    """Return pairs that stand one right behind the other, as they stand there;
-    no two of them share a binding.
+    """Return pairs of direct neighbours, in their order.
+
+    No two of the pairs share a binding.
     """
     result = []
     for point in plan.order:
@@ -113,8 +116,7 @@ def apply_swaps(plan: Plan, swaps: Iterable[OrderedPair]) -> WantedPlaces:
 def order_pairs_adjacent(
     plan: Plan, pairs: Iterable[OrderedPair], free: Collection[OrderedPair]
 ) -> WantedPlaces:
-    """Return an order in which a pair of each point stands one right behind the other, if that can
-    be.
+    """Return an order in which a pair of each point is adjacent, if there is one.
 
     `free` are the pairs that may fire either way. Bindings that must follow the first of a pair
     move behind the second; all else between them, ahead of the first.
@@ -138,8 +140,9 @@ def order_pairs_adjacent(
 
 
 def find_swaps(plan: Plan, other: Plan) -> list[OrderedPair]:
-    """Return which neighbours change places, one pair after the other,
-    from one plan's order to another's.
+    """Return the neighbours that change places, one pair after another.
+
+    They lead from one plan's order to another's.
     """
     swaps = []
     for point in plan.order:

@@ -1,5 +1,6 @@
-"""Why one hook fires before another: the edges between them, their phases, the loop, or the order
-of the file.
+"""Why one hook fires before another.
+
+The reasons are the edges between them, their phases, the loop, or the order of the file.
 
 And the pairs of hooks that touch the same slot and that nothing orders.
 """
@@ -37,8 +38,9 @@ class OrderAnswer:
 
 
 def list_drawn_edges(plan: Plan, point: str) -> list[tuple[int, int]]:
-    """Return the edges of a point that do not follow from others,
-    by the places of their ends in its order.
+    """Return the edges of a point that do not follow from others.
+
+    They are by the places of their ends in the order of the point.
     """
     row = {binding.id: row for row, binding in enumerate(plan.at(point))}
     return [
@@ -65,8 +67,9 @@ def read_decisions(plan: Plan, point: str) -> "PointDecisions":
 
 
 def find_precedence(plan: Plan, a: str, b: str) -> list[OrderAnswer]:
-    """Return an answer for each pair of bindings of two hooks at one point,
-    in the order of a run.
+    """Return an answer for each pair of bindings of two hooks at one point.
+
+    The answers are in the order of a run.
     """
     answers = []
     for point in plan.order:
@@ -89,8 +92,9 @@ def find_precedence(plan: Plan, a: str, b: str) -> list[OrderAnswer]:
 
 
 def _list_pairs(plan: Plan, point: str, hooks: set[str]) -> list[tuple[Binding, Binding]]:
-    """Return the pairs of bindings of two hooks at a point; of one hook,
-    those of its several methods.
+    """Return the pairs of bindings of two hooks at a point.
+
+    For one hook these are the pairs of its several methods.
     """
     there = [binding for binding in plan.at(point) if binding.hook in hooks]
     return [
@@ -106,8 +110,9 @@ def _find_dropped_edges(plan: Plan, point: str, hooks: set[str]) -> tuple[Droppe
 def _find_shortest_path(
     plan: Plan, first: Binding, then: Binding, *, loose: bool
 ) -> tuple[Edge, ...]:
-    """Return the edges of a shortest way down the order, if need be loose ones;
-    none if there is no way.
+    """Return the edges of a shortest way down the order.
+
+    Loose edges are taken if need be. There are none if there is no way.
     """
     import networkx as nx
 
@@ -126,8 +131,9 @@ def _find_shortest_path(
 
 @dataclass(frozen=True, slots=True)
 class Ambiguity:
-    """`first` fires before `then` at `point`, and only the file (or the shuffle) says so;
-    both touch `slots`.
+    """`first` fires before `then` at `point`, and only the file (or the shuffle) says so.
+
+    Both touch `slots`.
     """
 
     point: str
@@ -137,8 +143,9 @@ class Ambiguity:
 
 
 MAX_AMBIGUITIES = 1000
-"""How many ambiguities are looked for; where thousands of hooks
-write one slot, so are the pairs.
+"""How many ambiguities are looked for.
+
+Where thousands of hooks write one slot, there are as many.
 """
 
 
@@ -154,8 +161,9 @@ def find_ambiguities(plan: Plan) -> Iterator[Ambiguity]:
 
 
 def _find_clashing_pairs(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
-    """Yield the pairs of bindings of a point of which one writes what the
-    other touches, in firing order.
+    """Yield the pairs of bindings of a point of which one writes what the other touches.
+
+    They are in the order of firing.
     """
     bound = plan.at(point)
     parts = SlotParts(slot for binding in bound for slot in (*binding.reads, *binding.writes))
@@ -204,9 +212,7 @@ def count_pairs(ambiguous: Sequence[Ambiguity]) -> str:
 
 
 def make_order_statements(first: str, then: str) -> tuple[str, str, str]:
-    """Return how a file says in which order two hooks must fire, either way,
-    or that it does not matter.
-    """
+    """Return how a file states the order of two hooks, either way, or that it does not matter."""
     return (
         f'{first} first, as now: after = ["{first}"] in [hooks.{then}]',
         f'{then} first: after = ["{then}"] in [hooks.{first}]',
@@ -216,9 +222,7 @@ def make_order_statements(first: str, then: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LoopPlace:
-    """A point where one of two hooks fires, the round of the loop that it is in,
-    and the trigger of the hook.
-    """
+    """A point where a hook fires, its round of the loop, and the trigger of the hook."""
 
     point: str
     hook: str
@@ -228,7 +232,8 @@ class LoopPlace:
 
 @dataclass(frozen=True, slots=True)
 class SlotHandover:
-    """The slots that one hook writes and another reads;
+    """The slots that one hook writes and another reads.
+
     `stale_round` is the round before whose value is read.
     """
 

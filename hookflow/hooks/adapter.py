@@ -1,5 +1,6 @@
-"""The interface of adapters, by which hooks of another framework run unmodified, and are explained
-where they cannot.
+"""The interface of adapters, by which hooks of another framework run unmodified.
+
+A hook that cannot run is explained.
 
 An adapter is a class derived from `HookAdapter`. A package registers it as an entry point, whose
 name is both the prefix of `use` and the framework's package::
@@ -28,10 +29,10 @@ from hookflow.hooks.run import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkNames:
-    """The names of a framework with those of hookflow, for the hints to a hook that cannot run as
-    it is.
+    """The names of a framework with those of hookflow.
 
-    The value of a name that has no counterpart is "".
+    They are for the hints to a hook that cannot run as it is. The value of a name that has no
+    counterpart is "".
     """
 
     framework: str
@@ -66,7 +67,8 @@ class AdaptedHook(Hook):
     adapter: ClassVar["HookAdapter"]
 
     def fire(self, point: str, run: Run, offered: dict[str, Any]) -> None:
-        """Call what the other framework calls at a point;
+        """Call what the other framework calls at a point.
+
         `offered` has the arguments that the point gives.
         """
         raise NotImplementedError
@@ -106,7 +108,7 @@ class AdaptedClassSpec:
     """The slots that the hook writes, by point; None: those of `base`."""
     phase: Phase = "normal"
     capabilities: HookCapabilities | None = None
-    """What the hook does beside firing; None: what `base` declares."""
+    """The effects of the hook beside firing. None: those that `base` declares."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """Further class attributes that `base` needs."""
 
@@ -201,8 +203,9 @@ def _make_method(point: str, arguments: Sequence[str]) -> Callable[..., None]:
 
 
 def is_class(thing: object) -> TypeGuard[type]:
-    """Say whether something is a class, without asking the object itself,
-    which may raise or lie.
+    """Say whether something is a class.
+
+    The object itself is not asked, since it may raise or lie.
     """
     return issubclass(type(thing), type)
 
@@ -214,8 +217,9 @@ def get_bases(kind: type) -> tuple[type, ...]:
 
 
 def list_own_names(kind: type, is_framework_base: Callable[[type], bool]) -> set[str]:
-    """Return the names that a class and its bases define,
-    without those of the framework's base class.
+    """Return the names that a class and its bases define.
+
+    Names of the framework's base class are left out.
     """
     names: set[str] = set()
     for base in get_bases(kind):
@@ -238,10 +242,11 @@ def get_package_name(kind: type) -> str:
 def read_slots(
     kind: type, packages: str | tuple[str, ...], known: Mapping[str, SlotsByPoint]
 ) -> SlotsByPoint:
-    """Return the slots that a class reads and writes: those `known` of its nearest base with such
-    an entry.
+    """Return the slots that a class reads and writes.
 
-    `known` has names of classes that stand in the framework's `packages`.
+    They are those `known` of its nearest base with such an entry.
+
+    `known` has names of classes of the framework's `packages`.
     """
     for base in get_bases(kind):
         if get_module_name(base).startswith(packages) and base.__name__ in known:
@@ -255,11 +260,11 @@ def read_adapted_capabilities(
     packages: str | tuple[str, ...],
     known: Mapping[str, OutsideWrites],
 ) -> HookCapabilities:
-    """Return the capabilities of the hooks that call objects of a class: those of `base`, and its
-    own.
+    """Return the capabilities of the hooks that call objects of a class.
 
-    A class may declare `capabilities` as a hook of hookflow does. Its writes outside the run
-    directory are otherwise `known` of its nearest base in the framework's `packages`.
+    They are those of `base`, and its own. A class may declare `capabilities` as a hook of hookflow
+    does. Its writes outside the run directory are otherwise `known` of its nearest base in the
+    framework's `packages`.
     """
     blocker = base.capabilities.offload_blocker
     for parent in get_bases(kind):
@@ -289,7 +294,8 @@ def is_adapted(hook: object) -> TypeGuard[type[AdaptedHook]]:
 
 
 def find_adapter_problems(nodes: Nodes, hooks: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield what the adapters of a pipeline's hooks find wrong with these;
+    """Yield what the adapters of a pipeline's hooks find wrong with these.
+
     `hooks` are those that have nodes.
     """
     for adapter, adapted in group_by_adapter(hooks).items():
@@ -297,9 +303,7 @@ def find_adapter_problems(nodes: Nodes, hooks: Mapping[str, object]) -> Iterator
 
 
 def find_adapter_edges(nodes: Nodes, hooks: Mapping[str, object]) -> dict[str, Sequence[EdgeSpec]]:
-    """Return the edges that the adapters of a pipeline's hooks contribute,
-    by the hook that fires after.
-    """
+    """Return the edges that the adapters of hooks contribute, by the hook that fires after."""
     result: dict[str, Sequence[EdgeSpec]] = {}
     for adapter, adapted in group_by_adapter(hooks).items():
         result.update(adapter.edges(nodes, adapted))

@@ -1,5 +1,6 @@
-"""The registry of adapters: those of hookflow, and those that installed packages offer as entry
-points.
+"""The registry of adapters.
+
+It has those of hookflow, and those that installed packages offer as entry points.
 
 An adapter is imported when `use` begins with its prefix, when a class may be one of its framework,
 or when a message needs the framework's names.
@@ -86,10 +87,10 @@ def load_all_adapters() -> Iterator[HookAdapter]:
 
 
 def find_adapter_of_use(use: str, where: Where | None) -> HookAdapter | None:
-    """Return the adapter by whose prefix `use` begins; None if there is none. An entry of
-    hookflow's own wins.
+    """Return the adapter by whose prefix `use` begins.
 
-    Raises UserError at `where` for a prefix that several packages offer.
+    It is None if there is none. An entry of hookflow's own wins. Raises UserError at `where` for a
+    prefix that several packages offer.
     """
     entries = _find_entries_of_use(use)
     if not entries:
@@ -144,8 +145,9 @@ def find_entries_of_bases(kind: type) -> list[AdapterEntry]:
 
 
 def has_unknown_arguments(kind: type) -> bool:
-    """Say whether a method of a class that is named like a point takes an argument
-    that the point does not offer.
+    """Say whether a method takes an argument that its point does not offer.
+
+    The method is one of a class, and is named like a point.
     """
     for base in get_bases(kind):
         members: dict[str, Any] = type.__getattribute__(base, "__dict__")

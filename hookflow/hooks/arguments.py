@@ -87,8 +87,9 @@ def named_arguments(
 def complete_arguments(
     function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]
 ) -> dict[str, Any]:
-    """Return all arguments by name: those of a file, and the defaults of the others;
-    None for what must be given.
+    """Return all arguments by name: those of a file, and the defaults of the others.
+
+    An argument that must be given is None.
     """
     result: dict[str, Any] = {}
     for parameter in parameters_of(function):
@@ -100,8 +101,9 @@ def complete_arguments(
 
 
 def find_call_problem(function: Callable[..., Any], *offered: object) -> str:
-    """Return why a function cannot be called with so many arguments; empty where it can,
-    or that is unknown.
+    """Return why a function cannot be called with so many arguments.
+
+    The text is empty where it can, or where that is unknown.
     """
     try:
         inspect.signature(function).bind(*offered)
@@ -121,8 +123,9 @@ def find_argument_problems(
     offered: Collection[str] = (),
     public: Mapping[str, Any] | Sequence[Any] | None = None,
 ) -> Iterator[Problem]:
-    """Yield what is wrong with `args`, values of a file, for calling `make`: unknown and missing
-    names, types, ranges.
+    """Yield what is wrong with `args`, values of a file, for calling `make`.
+
+    Names may be unknown or missing, and values of another type or out of range.
 
     `place` gives the place of an argument by its name (or its place in a list, as text), and that
     of the call for an empty name; `filled` names arguments from other sources, `offered` those that
@@ -157,7 +160,7 @@ def find_argument_problems(
         if name in named and name in offered:
             message = f'{called}: "{name}" is what the point offers, so it cannot be given here'
             yield Problem(message, where, "give the argument another name")
-        # Which may hand it on to a base.
+        # A class with **keywords may hand the argument on to its base.
         elif name in named or inspect.Parameter.VAR_KEYWORD in kinds:
             yield from _find_value_problems(
                 make, called, name, value, where, _value_at(public, places[name])
@@ -178,9 +181,7 @@ def _value_at(args: Mapping[str, Any] | Sequence[Any], place: str) -> Any:
 def _missing_arguments(
     parameters: Iterable[inspect.Parameter], given: Collection[str], called: str, where: Where
 ) -> Iterator[Problem]:
-    """Yield the problem of the parameters without a default that
-    are not given, if there are any.
-    """
+    """Yield the problem of the parameters without a default that are not given, if any."""
     missing = []
     for parameter in parameters:
         if parameter.default is parameter.empty and parameter.name not in given:
@@ -197,8 +198,9 @@ def find_component_problems(
     key: str,
     place_of: Callable[[str], Where],
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the arguments of a component, by its key ("data.train"),
-    as for those of a call.
+    """Yield what is wrong with the arguments of a component, by its key ("data.train").
+
+    The same is found as for the arguments of a call.
     """
 
     def place(name: str) -> Where:
@@ -208,19 +210,20 @@ def find_component_problems(
     offered = {"data": OFFERED_TO_DATA, "writers": OFFERED_TO_WRITERS, "optimizer": ("params",)}
     filled: Sequence[str] = offered.get(kind, ())
     if key == "task" and not isinstance(make, type):
-        # The run and the batch, whatever it calls them.
+        # A task that is a function is given the run and the batch, whatever it calls them.
         filled = [p.name for p in parameters_of(make)][:2]
     return find_argument_problems(make, part.args, key, place, filled, public=public.args)
 
 
 def find_source_problems(loaded: Loaded, base: Path) -> Iterator[Problem]:
-    """Yield what is wrong with the arguments of components whose source shows a signature;
-    nothing is imported.
+    """Yield what is wrong with the arguments of components whose source shows a signature.
+
+    Nothing is imported.
     """
     public = list_components(loaded.public)
     for key, part in list_components(loaded.pipeline).items():
         registry = registry_of(key)
-        # `missing_components` names it.
+        # `missing_components` reports a component that is not found.
         with suppress(UserError, ImportError, OSError, SyntaxError, RecursionError):
             module, name = locate(
                 part.use, base, None, registry.short_names(part.use) if registry else {}
@@ -239,11 +242,11 @@ def find_class(
     *,
     functions: bool = False,
 ) -> Any:
-    """Return the class that a component names: "package.module:Name", or the name of a subclass of
-    `base` in `modules`.
+    """Return the class that a component names.
 
-    With `functions` it may be a function, whose result the caller checks. Raises UserError when
-    there is none, or its arguments are wrong; `filled` names those that the file does not give.
+    The name is "package.module:Name", or that of a subclass of `base` in `modules`. With
+    `functions` it may be a function, whose result the caller checks. Raises UserError when there is
+    none, or its arguments are wrong; `filled` names those that the file does not give.
     """
     short = {
         name: f"{module.__name__}:{name}"
@@ -278,10 +281,10 @@ def _check_arguments(
 
 
 def with_functions(value: Any) -> Any:
-    """Return a value of `args` with what its tables `{ use, args }` name: a function, with `args`,
-    or a class's object.
+    """Return a value of `args` with what its tables `{ use, args }` name.
 
-    Raises UserError when there is no such thing, or it cannot be called.
+    A table names a function, with `args`, or an object of a class. Raises UserError when there is
+    no such thing, or it cannot be called.
     """
     if isinstance(value, list):
         return [with_functions(item) for item in value]
@@ -344,10 +347,10 @@ def _keys_of_tables(kind: TypeAdapter[Any]) -> set[str]:
 def as_annotated(
     make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], offered: Collection[str] = ()
 ) -> Mapping[str, Any] | Sequence[Any]:
-    """Return sound `args` as their annotations have them (a `Path`, an enum's member, a tuple), to
-    call `make` with.
+    """Return sound `args` as their annotations have them, to call `make` with.
 
-    A list comes back by name where what is `offered` stands among what it fills.
+    Such values are a `Path`, an enum's member, or a tuple. A list comes back by name where what is
+    `offered` stands among what it fills.
     """
     if isinstance(args, Mapping):
         return {name: _as_annotated(make, name, value) for name, value in args.items()}
@@ -360,11 +363,10 @@ def as_annotated(
 
 
 def _as_annotated(make: Callable[..., Any], name: str, value: Any) -> Any:
-    """Hold a value of the file against the annotation of its argument, as strictly as JSON would
-    be: "3" is no 3.
+    """Compare a value of the file with the annotation of its argument, as strictly as JSON does.
 
-    The text of a variable that holds a number is that number, or the text where the annotation
-    takes no number.
+    "3" is no 3. The text of a variable that holds a number is that number, or the text where the
+    annotation takes no number.
     """
     kind = argument_type(make, name)
     try:
@@ -420,10 +422,10 @@ def make_argument_model(kind: type, about: str = "") -> type[BaseModel]:
 
 
 def _read_class_annotation(kind: type, name: str) -> Any:
-    """Return the annotation of an argument of a class: that of the first constructor in its bases
-    which names it.
+    """Return the annotation of an argument of a class.
 
-    A constructor that does not name it hands it on by its `**keywords`.
+    It is that of the first constructor in its bases which names it. A constructor that does not
+    name it hands it on by its `**keywords`.
     """
     for base in kind.__mro__:
         for method in ("__init__", "__new__"):
@@ -442,8 +444,9 @@ def _read_class_annotation(kind: type, name: str) -> Any:
 
 
 def _read_field_annotation(kind: type, name: str) -> Any:
-    """Return the annotation of a field of a dataclass;
-    its text is read in the module of the class that has declared it.
+    """Return the annotation of a field of a dataclass.
+
+    Its text is read in the module of the class that has declared it.
     """
     for base in kind.__mro__:
         declared = inspect.get_annotations(base)

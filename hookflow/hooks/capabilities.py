@@ -40,8 +40,9 @@ class SavedCheckpoints:
     """
 
     def leaves_frozen_out(self, declared: bool) -> bool:
-        """Return whether they leave frozen parameters out,
-        of a model that is `declared` frozen or of another one.
+        """Return whether they leave frozen parameters out.
+
+        The parameters are of a model that is `declared` frozen, or of another one.
         """
         if self.with_frozen is None:
             return declared
@@ -60,11 +61,11 @@ class ExportedWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCapabilities:
-    """The effects of a hook beside firing at its points. Raises TypeError for a field or a value
-    that is not known.
+    """The effects of a hook beside firing at its points.
 
-    A subclass that declares capabilities of its own has these alone. To add to those of its base,
-    it writes `capabilities = dataclasses.replace(Base.capabilities, accumulates=True)`.
+    Raises TypeError for a field or a value that is not known. A subclass that declares capabilities
+    of its own has these alone. To add to those of its base, it writes `capabilities =
+    dataclasses.replace(Base.capabilities, accumulates=True)`.
     """
 
     writes_outside: Collection[str] | bool = ()
@@ -220,8 +221,7 @@ NO_CAPABILITIES = HookCapabilities()
 def read_capabilities(
     hook: Callable[..., Any], args: Mapping[str, Any] | None = None
 ) -> HookCapabilities:
-    """Return the capabilities of a hook's class or function, with arguments that are sound, by
-    name.
+    """Return the capabilities of a hook's class or function, with sound arguments, by name.
 
     Without arguments they are those of the class, where something of another type counts as none:
     the check of the class reports it. Raises TypeError where `capabilities_for` returns something

@@ -1,5 +1,6 @@
-"""Weights of a checkpoint as its files hold them: full,
-or in shards of torch.distributed.checkpoint.
+"""Weights of a checkpoint as its files hold them.
+
+They are full, or in shards of torch.distributed.checkpoint.
 """
 
 import pickle
@@ -23,8 +24,9 @@ METADATA_FILE = ".metadata"
 
 
 def state_key(section: str, name: str) -> str:
-    """Return the key of a model's or an optimizer's state: that of the section,
-    or "model_NAME" of several.
+    """Return the key of a model's or an optimizer's state.
+
+    It is the name of the section, or "model_NAME" where there are several.
     """
     if name == section:
         return section
@@ -36,8 +38,9 @@ def is_without_optimizers(state: Mapping[str, Any]) -> bool:
 
 
 def read_tensors(path: Path, *, file: IO[bytes] | None = None, mmap: bool = False) -> Any:
-    """Return the contents of a file of `torch.save` without running code; with `mmap`, tensors stay
-    in the file.
+    """Return the contents of a file of `torch.save` without running code.
+
+    With `mmap`, tensors stay in the file.
 
     `file` is the file, if it is open. Raises UserError when it is something else.
     """
@@ -52,7 +55,8 @@ def read_tensors(path: Path, *, file: IO[bytes] | None = None, mmap: bool = Fals
         except pickle.UnpicklingError as error:
             if "nested jagged tensors" not in str(error):
                 raise
-            # Allows jagged tensors, which few checkpoints have: it takes a second.
+            # This import lets jagged tensors be loaded. It takes a second, and few checkpoints have
+            # any.
             import torch._dynamo
 
             if file is not None:
@@ -104,8 +108,9 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Any]:
 
 
 def not_averages(checkpoint: Path, name: str) -> str:
-    """Return words for the weights of a checkpoint's only model,
-    where hooks keep others beside them, as `ema` does.
+    """Return a text on the weights of a checkpoint's only model, where hooks keep others.
+
+    Such a hook is `ema`.
     """
     if name == "model":
         averages = [f"{average}.pt" for average in list_averages(checkpoint)]
@@ -117,8 +122,9 @@ def not_averages(checkpoint: Path, name: str) -> str:
 
 
 def list_averages(checkpoint: Path) -> list[str]:
-    """Return the names of the weights that hooks keep beside those of a
-    checkpoint's only model: model_ema, …
+    """Return the names of the weights that hooks keep beside those of a checkpoint's only model.
+
+    Such a name is model_ema.
     """
     names = {path.stem for path in checkpoint.glob("model*.pt")}
     if (checkpoint / METADATA_FILE).exists():
@@ -129,8 +135,9 @@ def list_averages(checkpoint: Path) -> list[str]:
 
 
 def mark_of(tensor: "Tensor") -> str:
-    """Return the type, the shape and the CRC-32 of a tensor, at about 3 GB/s:
-    other values have another mark.
+    """Return the type, the shape and the CRC-32 of a tensor, at about 3 GB/s.
+
+    Other values have another mark.
     """
     import torch
 
@@ -141,10 +148,10 @@ def mark_of(tensor: "Tensor") -> str:
 def with_frozen(
     weights: Mapping[str, Any], frozen: Mapping[str, str], model: "nn.Module"
 ) -> dict[str, Any]:
-    """Return weights with the parameters that their checkpoint leaves out, by their marks: the
-    model's own.
+    """Return weights with the parameters that their checkpoint leaves out, by their marks.
 
-    Raises UserError where the model has others than those that the checkpoint was trained with.
+    These are the model's own. Raises UserError where the model has others than those that the
+    checkpoint was trained with.
     """
     own = model.state_dict()
     others = []
@@ -163,8 +170,9 @@ def with_frozen(
 
 
 def frozen_in(checkpoint: Path, name: str) -> dict[str, str]:
-    """Return the marks of the parameters that weights of a checkpoint leave out;
-    most leave out none.
+    """Return the marks of the parameters that weights of a checkpoint leave out.
+
+    Most leave out none.
     """
     left_out: Mapping[str, dict[str, str]] = read_tensors(
         checkpoint / "training.pt", mmap=True
@@ -186,7 +194,8 @@ def read_shards(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
     try:
         with (folder / METADATA_FILE).open("rb") as file:
             metadata = _MetadataUnpickler(file).load()
-        # As `load`, which warns of no group.
+        # These are the steps of `torch.distributed.checkpoint.load`, which warns without a process
+        # group.
         planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)
         reader.set_up_storage_reader(metadata, is_coordinator=True)
         check_metadata(metadata, tensors)
@@ -199,10 +208,10 @@ def read_shards(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
 
 
 def check_metadata(metadata: "Metadata", tensors: "Mapping[str, Tensor]") -> None:
-    """Raise ValueError where metadata does not describe each of these tensors, as tensors, in files
-    beside it.
+    """Raise ValueError where metadata does not describe each of these tensors.
 
-    PyTorch unpickles an entry that is called bytes, and runs the code in it.
+    Each must be a tensor, in a file beside the metadata. PyTorch unpickles an entry that is called
+    bytes, and runs the code in it.
     """
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -220,9 +229,7 @@ def check_metadata(metadata: "Metadata", tensors: "Mapping[str, Tensor]") -> Non
 
 
 def check_plan(plan: "LoadPlan", tensors: "Mapping[str, Tensor]") -> None:
-    """Raise ValueError where reading as planned would leave a part of a
-    tensor as memory happens to be.
-    """
+    """Raise ValueError where reading as planned would leave a part of a tensor uninitialised."""
     offsets: dict[str, list[tuple[int, ...]]] = {name: [] for name in tensors}
     planned = dict.fromkeys(tensors, 0)
     for item in plan.items:

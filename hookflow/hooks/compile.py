@@ -141,9 +141,7 @@ class InspectedHooks:
         return {name: table.hook for name, table in self.tables.items()}
 
     def prepended(self) -> dict[str, Mapping[str, Where]]:
-        """Return by hook the points at which it is prepended,
-        each with the place where the file says so.
-        """
+        """Return by hook the points at which it is prepended, each with its place in the file."""
         return {name: table.prepended for name, table in self.tables.items()}
 
     def make_offload_requests(self) -> dict[str, OffloadRequest]:
@@ -274,8 +272,9 @@ def _iter_obstacles(
 
 
 class _HookFinder:
-    """The hooks of a pipeline by their `use`: however many tables name one,
-    it is found and inspected once.
+    """The hooks of a pipeline by their `use`.
+
+    A hook is found and inspected once, however many tables name it.
     """
 
     def __init__(self, find: FindHook, base: Path, points: Points) -> None:
@@ -295,8 +294,9 @@ class _HookFinder:
 
 
 def _list_replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder) -> list[str]:
-    """Return the default hooks that give way: another hook's class is theirs,
-    or derived from it.
+    """Return the default hooks that give way to another hook.
+
+    Its class is theirs, or derived from it.
     """
     defaults = {name: hooks.find(hook.use, None) for name, hook in declared.items() if hook.default}
     others: list[Callable[..., Any]] = []
@@ -305,7 +305,7 @@ def _list_replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder
             if hook.enabled and not hook.default:
                 with suppress(UserError):  # which the turn of that hook reports
                     others.append(hooks.find(hook.use, None))
-    # The class of another hook may raise where `isinstance` looks at it.
+    # `isinstance(other, type)` looks at `__class__`, which may raise on an object of the user's.
     classes = [other for other in others if issubclass(type(other), type)]
     overridden: list[str] = []
     for name, kind in defaults.items():
@@ -315,8 +315,9 @@ def _list_replaced_defaults(declared: Mapping[str, HookNode], hooks: _HookFinder
 
 
 def read_own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
-    """Return all points of the pipeline, and what is wrong with its own ones,
-    which are then left out.
+    """Return all points of the pipeline, and what is wrong with its own ones.
+
+    Wrong points are left out.
     """
     problems: list[Problem] = []
     own: list[Point] = []
@@ -397,8 +398,9 @@ def _can_be_name(text: str) -> bool:
 
 
 def find_comm_hook_problems(nodes: Nodes) -> Iterator[Problem]:
-    """Yield what is wrong with the hooks at `ddp_comm`: a second one,
-    and one that would not act on all ranks alike.
+    """Yield what is wrong with the hooks at `ddp_comm`.
+
+    There may be a second one, or one that would not act on all ranks alike.
     """
     bound = [
         node for node in nodes.values() if any(item.point == "ddp_comm" for item in node.bound)
@@ -428,8 +430,9 @@ def find_comm_hook_problems(nodes: Nodes) -> Iterator[Problem]:
 
 
 def find_retry_problems(nodes: Nodes, points: Points) -> Iterator[Problem]:
-    """Yield each hook that cannot be called again after it has raised:
-    a second call has to begin as the first did.
+    """Yield each hook that cannot be called again after it has raised.
+
+    A second call has to begin as the first did.
     """
     for node in nodes.values():
         if not node.hook.retry:
@@ -461,9 +464,7 @@ def _find_retry_obstacle(binding: DeclaredBinding, point: Point) -> str:
 def find_double_backward_problems(
     tables: Mapping[str, HookTable], run: RunSection
 ) -> Iterator[Problem]:
-    """Yield each hook that computes the gradients of a batch twice where the keys
-    of [run] leave no second time.
-    """
+    """Yield each hook that computes gradients of a batch twice where [run] does not allow it."""
     obstacles = {
         "run.accumulate adds up those of several batches": run.accumulate.most > 1,
         'run.precision = "fp16" scales the loss': run.precision == "fp16",
@@ -497,8 +498,9 @@ LENGTHS = frozenset({"max_iters", "max_epochs"})
 def wrong_without_end(
     nodes: Nodes, tables: Mapping[str, HookTable], classes: Mapping[str, object]
 ) -> Iterator[Problem]:
-    """Yield each hook that needs the length of the run, where it has none;
-    those of other frameworks may.
+    """Yield each hook that needs the length of the run, where it has none.
+
+    A hook of another framework may need it, and is yielded, too.
     """
     adapted: set[str] = set()
     for hooks in group_by_adapter(classes).values():
@@ -563,8 +565,9 @@ def _named_args(table: HookTable) -> Mapping[str, Any]:
 def find_prepended_edges(
     nodes: Nodes, prepended: Mapping[str, Mapping[str, Where]]
 ) -> dict[str, list[EdgeSpec]]:
-    """Return an edge from each hook that is prepended at a point to each that is not, by the hook
-    that is prepended.
+    """Return an edge from each hook that is prepended at a point to each that is not.
+
+    The edges are by the hook that is prepended.
 
     `prepended` says of each hook at which points it is, and where the file says so: the hooks that
     the model has registered itself fire between the two.

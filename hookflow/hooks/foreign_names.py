@@ -29,10 +29,10 @@ PLAIN_HOOK_HINT = "a hook here is any class with methods named like points: hook
 
 
 def find_foreign_class(hook: type, points: Points, helpers: Collection[str] = ()) -> Issue | None:
-    """Return that a class is a hook of another framework: by its base class, or by its members and
-    arguments.
+    """Return that a class is a hook of another framework.
 
-    The names of its `helpers` say nothing. None if it is no such hook.
+    Its base class shows it, or its members and arguments. The names of its `helpers` say nothing.
+    None if it is no such hook.
     """
     if issubclass(hook, AdaptedHook):
         return None
@@ -96,8 +96,9 @@ def _is_unknown(name: str, member: object, points: Points) -> bool:
 
 
 def find_unknown_arguments(point: str, method: Callable[..., Any], points: Points) -> list[str]:
-    """Return the arguments of a method that its point does not offer;
-    none where PyTorch gives them by position.
+    """Return the arguments of a method that its point does not offer.
+
+    There are none where PyTorch gives them by position.
     """
     if point in PYTORCH_ARGUMENTS:
         return []
@@ -111,9 +112,7 @@ def find_unknown_arguments(point: str, method: Callable[..., Any], points: Point
 def _translate_members(
     members: Mapping[str, Any], names: FrameworkNames, points: Points
 ) -> dict[str, str]:
-    """Return the framework's names among the members of a class and
-    their arguments, with hookflow's.
-    """
+    """Return the framework's names among the members of a class and arguments, with hookflow's."""
     translated: dict[str, str] = {}
     for name, member in members.items():
         is_method = isinstance(member, FunctionType)
@@ -138,7 +137,7 @@ def find_foreign_arguments(
 ) -> Issue | None:
     """Return that a plain function has arguments of another framework; None if it has none.
 
-    Arguments with a default count, and with `required` the others, too. Those that are `filled` say
+    Arguments with a default count, and with `required` the others, too. The `filled` ones say
     nothing.
     """
     candidates = []

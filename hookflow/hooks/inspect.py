@@ -1,5 +1,6 @@
-"""Inspection of a hook class or function, without an instance: points, arguments, slots;
-and its description.
+"""Inspection of a hook class or function without an instance.
+
+It finds points, arguments and slots, and a description.
 """
 
 import inspect
@@ -40,8 +41,9 @@ from hookflow.pipeline.problems import type_words
 from hookflow.pipeline.source_map import as_toml
 
 MISSPELLING_RATIO = 0.78
-"""From here on a method's name is a point's, misspelt, to difflib; "forward_post" is,
-and "save_model" is not.
+"""The ratio of difflib from which on a method's name is a misspelt name of a point.
+
+"forward_post" is one, and "save_model" is not.
 """
 
 Issue = tuple[str, str]
@@ -120,8 +122,9 @@ def find_methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]
 def read_slots(
     hook: Callable[..., Any], kind: Verb, names: Collection[str]
 ) -> tuple[dict[str, tuple[str, ...]], list[Issue]]:
-    """Return the slots that each method of `names` reads or writes, as the class says,
-    and what is wrong with that.
+    """Return the slots that methods of `names` read or write, and what is wrong with them.
+
+    The class states the slots.
     """
     declared = getattr(hook, kind, ())
     if isinstance(declared, Mapping):
@@ -141,8 +144,9 @@ def read_slots(
 
 
 def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
-    """Return the names that an attribute holds; none if it holds anything else,
-    which `find_place_issues` reports.
+    """Return the names that an attribute holds.
+
+    There are none if it holds anything else, which `find_place_issues` reports.
     """
     names = getattr(hook, key, ())
     if is_name_collection(names):
@@ -164,9 +168,7 @@ def points_for(hook: Callable[..., Any], args: Mapping[str, Any]) -> tuple[str, 
 
 
 def find_place_issues(hook: Callable[..., Any], points: Points) -> Iterator[Issue]:
-    """Yield what is wrong with what a hook says of its place among others:
-    phase, points and edges.
-    """
+    """Yield what is wrong with a hook's statements on its place: phase, points and edges."""
     called = getattr(hook, "__name__", type(hook).__name__)
     for key, known in (("phase", PHASES), ("ranks", RANK_CHOICES)):
         stated = getattr(hook, key, getattr(Hook, key))
@@ -236,8 +238,7 @@ def call_at(
     args: Mapping[str, Any] | Sequence[Any],
     offered: Collection[str],
 ) -> tuple[Method, list[Issue]]:
-    """Return a call of a plain function, or of an object of a class, as the method of a hook at
-    `point`.
+    """Return a call of a plain function or an object of a class as a hook's method at `point`.
 
     A function takes no argument from the point that `args` give it. `offered` are the arguments
     that all points of the hook offer: a list fills the others.
@@ -284,11 +285,12 @@ def _find_catch_all_issue(function: Callable[..., Any]) -> Issue | None:
 
 
 def _is_meant_for_point(name: str, attribute: Any, points: Points) -> bool:
-    """Say whether an attribute of a class is meant to be called at a point,
-    be it misspelt or no method at all.
+    """Say whether an attribute of a class is meant to be called at a point.
+
+    It may be misspelt, or be no method at all.
     """
     if name in points.names:
-        # Which is how a class does away with a method that it inherits.
+        # A class assigns None to remove a method that it inherits.
         return attribute is not None
     if name.startswith("_") or name in vars(Hook):
         return False
@@ -297,10 +299,10 @@ def _is_meant_for_point(name: str, attribute: Any, points: Points) -> bool:
 
 
 def _is_helper(hook: type, name: str, points: Points) -> bool:
-    """Say whether a method that is named like a point is none: its class, or one derived from it,
-    lists its points.
+    """Say whether a method that is named like a point is none.
 
-    The points that a base lists say nothing of a method that is added below it.
+    It is none if its class, or one derived from it, lists its points. The points that a base lists
+    say nothing of a method that is added below it.
     """
     if name in points.names:
         return False
@@ -313,8 +315,9 @@ def _is_helper(hook: type, name: str, points: Points) -> bool:
 
 
 def _is_misspelt(name: str, points: Points) -> bool:
-    """Say whether a name is nearly that of a point;
-    one that ends a point's (`save_checkpoint`) is a good name.
+    """Say whether a name is nearly that of a point.
+
+    A name that ends a point's (`save_checkpoint`) is a good name.
     """
     if any(point.endswith(f"_{name}") for point in points.names):
         return False
@@ -360,8 +363,9 @@ def _find_generator_issue(function: Callable[..., Any], point: str, points: Poin
 
 
 def _names(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments that a point must fill: those without a default,
-    and those that it offers by that name.
+    """Return the arguments that a point must fill.
+
+    These have no default, or the point offers them by that name.
     """
     names = []
     for parameter in parameters_of(function):
@@ -373,8 +377,9 @@ def _names(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ..
 
 
 def find_places_of_method(name: str, points: Points) -> list[tuple[str, Half]]:
-    """Return the points where a method of this name is called, an `around` at two;
-    none if there is no such point.
+    """Return the points where a method of this name is called.
+
+    An `around` is called at two. There are none if there is no such point.
     """
     if name in points:
         return [(name, "whole")]
@@ -403,8 +408,9 @@ def _not_offered(
 
 
 class Inspection:
-    """A hook's class or function as it declares itself, without an object of it: `methods`,
-    `issues`, and its words.
+    """A hook's class or function as it declares itself, without an object of it.
+
+    It has `methods`, `issues`, and its words.
 
     `names(key)` are the names that an attribute holds; `slots(verb)` the slots by method, and what
     is wrong with them.
@@ -436,8 +442,9 @@ COMMON_ARGUMENTS = {"name", "input"}
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a hook, in words; `default` is None where it must be given, and `example` a
-    value that may be.
+    """An argument of a hook, in words.
+
+    `default` is None where it must be given, and `example` is a value that may be.
 
     `shown` says whether the example of the whole hook gives it: it must be given, or its
     declaration has examples.
@@ -452,8 +459,9 @@ class Argument:
 
 
 class Description(Inspection):
-    """A hook's class, or a plain function, as `hookflow explain` shows it. Raises UserError when it
-    can be no hook.
+    """A hook's class, or a plain function, as `hookflow explain` shows it.
+
+    Raises UserError when it can be no hook.
 
     `methods` are in the order of a run, an `around` at its first half; `bound` names those that
     fire unless the file says otherwise, `elsewhere` says where the others do. `reads` and `writes`
@@ -505,8 +513,9 @@ class Description(Inspection):
                 self.issues.insert(0, foreign)
 
     def _read_stated_place(self, picks: Iterable[str]) -> dict[str, str]:
-        """Return what the hook states of its place among others, by key,
-        as far as it is not what every hook has.
+        """Return the hook's statements on its place, by key.
+
+        Statements that every hook makes are left out.
         """
         stated = {
             "phase": str(getattr(self.hook, "phase", "normal")),
@@ -517,8 +526,9 @@ class Description(Inspection):
         return {key: value for key, value in stated.items() if value not in ("normal", "all", "")}
 
     def as_toml(self, name: str, use: str) -> str:
-        """Return a table for a pipeline file: with all that must be given,
-        and what has an example.
+        """Return a table for a pipeline file.
+
+        It has all that must be given, and what has an example.
         """
         lines = [f"[hooks.{name}]", f"use = {as_toml(use)}"]
         if self.fits:
@@ -537,8 +547,9 @@ def _has_variable_points(hook: Any) -> bool:
 
 
 def find_fitting_point(function: Callable[..., Any], points: Points) -> str | None:
-    """Return a point that offers all that a plain function must be given;
-    None when there is none.
+    """Return a point that offers all that a plain function must be given.
+
+    It is None when there is none.
     """
     needed = set()
     for p in parameters_of(function):
@@ -561,7 +572,7 @@ def _iter_arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Arg
             continue
         kind = argument_type(hook, parameter.name)
         schema: Mapping[str, Any] = {}
-        # A type that no file could write, or not imported.
+        # A type that no file could write has no schema, and neither has one that is not imported.
         with suppress(PydanticInvalidForJsonSchema, NameError):
             schema = kind.json_schema()
         has_default = parameter.default is not parameter.empty

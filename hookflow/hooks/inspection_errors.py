@@ -1,5 +1,6 @@
-"""Errors of a user's class or function that is only looked at:
-they are problems of the pipeline.
+"""Errors of a user's class or function while it is only inspected.
+
+They are problems of the pipeline.
 """
 
 from collections.abc import Iterator
@@ -13,10 +14,9 @@ from hookflow.user_code import describe_error, is_ctrl_c, is_ours
 def report_inspection_errors(
     use: str, where: Where | None = None, owner: str = ""
 ) -> Iterator[None]:
-    """Raise UserError at `where` for what is raised by something that is only looked at; `owner`
-    begins the message.
+    """Raise UserError at `where` for what an inspected object raises.
 
-    UserError and KeyboardInterrupt propagate.
+    `owner` begins the message. UserError and KeyboardInterrupt propagate.
     """
     try:
         yield

@@ -40,9 +40,7 @@ def read_latest_metric(run: Run, metric: str) -> float | None:
 
 
 def read_logged_value(run: Run, monitor: str) -> float:
-    """Return the latest value of a scalar that the training has logged,
-    or of a formula of scalars.
-    """
+    """Return the latest value of a logged scalar of the training, or of a formula of scalars."""
     if not is_formula(monitor):
         return run.scalar(monitor)
     value = parse_formula(monitor)(run.scalar)

@@ -1,5 +1,6 @@
-"""The state of an optimizer, put back as it was:
-each tensor with its own dtype, device and bits.
+"""The state of an optimizer, restored as it was.
+
+Each tensor has its own dtype, device and bits again.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 Path = tuple[Any, ...]
-"""Where a tensor is in the state of an optimizer: the number of its parameter,
-counted over all groups, then keys.
+"""Where a tensor is in the state of an optimizer.
+
+It is the number of its parameter, counted over all groups, and then keys.
 """
 
 
 def list_group_entries(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """Return the parameters of an optimizer's groups in their order;
-    of a saved optimizer, their numbers.
+    """Return the parameters of an optimizer's groups in their order.
+
+    A saved optimizer has their numbers in the place of these.
     """
     entries = []
     for group in groups:
@@ -38,8 +41,9 @@ def load_optimizer_state(
     host_tensors: Collection[Path] = (),
     saved_dtypes: Mapping[Tensor, torch.dtype] | None = None,
 ) -> None:
-    """Give an optimizer the contents of its `state_dict()`. Raises ValueError as `load_state_dict`
-    does.
+    """Give an optimizer the contents of its `state_dict()`.
+
+    Raises ValueError as `load_state_dict` does.
 
     PyTorch's `load_state_dict` casts each tensor of the state to the dtype of its parameter, and
     moves it to the parameter's device. That rounds a float32 copy of bfloat16 weights, turns counts
@@ -70,9 +74,7 @@ def load_optimizer_state(
 
 
 class _StateLoader:
-    """Corrects what PyTorch's `load_state_dict` makes of the state of one optimizer,
-    at the end of its call.
-    """
+    """Corrects an optimizer's state at the end of PyTorch's `load_state_dict`."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class _StateLoader:
         self._saved_dtypes = saved_dtypes
         self._taken: dict[str, Any] = {}
         self._handles: list[RemovableHandle] = []
-        # A wrapper may not have called __init__.
+        # A wrapper may not have called `Optimizer.__init__`, which makes the tables of hooks.
         if hasattr(optimizer, "_optimizer_load_state_dict_pre_hooks"):
             self._handles.append(
                 optimizer.register_load_state_dict_pre_hook(self._store_loaded_state)
@@ -128,10 +130,10 @@ def _share_groups(one: Optimizer, other: Optimizer) -> bool:
 
 
 def _share_again(wrapper: Optimizer, inner: Optimizer, before: list[Any]) -> None:
-    """Let a wrapper and its optimizer have the same groups again: a load gives new ones to one of
-    the two.
+    """Let a wrapper and its optimizer have the same groups again.
 
-    Otherwise a schedule would set rates that no step uses.
+    A load gives new groups to one of the two. Otherwise a schedule would set rates that no step
+    uses.
     """
     if _share_groups(wrapper, inner):
         return
@@ -188,7 +190,8 @@ class _StateEntries:
     def _restore_tensor(self, saved: Tensor, loaded: Tensor, path: Path) -> Tensor:
         is_step = len(path) == 2 and path[1] == "step"
         if is_step and self._has_device_steps:
-            # PyTorch's kernels take float32 on the device: a fork may have switched them on.
+            # A fork may have switched on PyTorch's kernels, which take a step as float32 on the
+            # device.
             return loaded
         dtype = saved.dtype
         if saved.dtype == self._saved_dtype and saved.dim() > 0:
@@ -200,9 +203,7 @@ class _StateEntries:
 
 
 def host_tensors_of(optimizer: Optimizer) -> list[Path]:
-    """Return the places of tensors in the host's memory that belong
-    to parameters on an accelerator.
-    """
+    """Return the places of tensors in the host's memory whose parameters are on an accelerator."""
     parameters = list_group_entries(optimizer.param_groups)
     result = []
     state = getattr(optimizer, "state", {})  # a wrapper may have none
@@ -229,8 +230,9 @@ def _iter_tensors(entry: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
 
 
 def _list_setting_devices(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return, for each group, the devices of its settings that are tensors,
-    as the rate of a captured step is.
+    """Return, for each group, the devices of its settings that are tensors.
+
+    The rate of a captured step is one.
     """
     import torch
 

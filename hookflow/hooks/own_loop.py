@@ -1,5 +1,6 @@
-"""The needs of hooks in a loop of the user's own: which cannot fire there,
-and which calls they need of it.
+"""The needs of hooks in a user's own loop.
+
+Some cannot fire there, and others need calls of the loop.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,8 +53,9 @@ def find_unattachable(
 
 
 def _find_obstacle(node: Node, sources: Mapping[str, Source | None]) -> str:
-    """Return why a hook cannot fire in a loop of the user's own,
-    by its points and its source; "" if it can.
+    """Return why a hook cannot fire in a user's own loop, by its points and its source.
+
+    It is "" if it can.
     """
     points = {bound.point for bound in node.bound}
     for point in POINTS_OF_HOOKFLOW_LOOP:

@@ -20,8 +20,9 @@ class ParameterNotes:
     """The notes on one parameter or buffer."""
 
     is_frozen: bool = False
-    """Whether a hook keeps the parameter as it is in this iteration,
-    though it may have a gradient.
+    """Whether a hook keeps the parameter as it is in this iteration.
+
+    The parameter may still have a gradient.
     """
     is_recomputed: bool = False
     """Whether a hook computes the buffer anew before each validation."""

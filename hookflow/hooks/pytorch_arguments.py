@@ -28,8 +28,7 @@ SAME_ARGUMENTS = {"input": "args"}
 def match_pytorch_order(
     parameters: Sequence[Parameter], names: Sequence[str], point: str, points: Points
 ) -> tuple[str, ...] | None:
-    """Return the arguments that a hook is given by position, as PyTorch gives them, for its
-    arguments of these `names`.
+    """Return the arguments that PyTorch gives a hook by position, for its arguments `names`.
 
     This holds where some of the names are offered by no point, and they are those of the first
     `parameters`. There must be as many as PyTorch gives, and each that any point offers must stand

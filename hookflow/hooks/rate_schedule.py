@@ -1,5 +1,6 @@
-"""Hooks whose learning rates follow from the place in the run alone,
-so that another run can go through them again.
+"""Hooks whose learning rates follow from the place in the run alone.
+
+Another run can go through them again.
 """
 
 from hookflow.hooks.base import Hook

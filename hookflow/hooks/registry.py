@@ -1,6 +1,4 @@
-"""Hooks found by `use`: registered names, hooks of other frameworks,
-and classes and functions of the user's.
-"""
+"""Hooks found by `use`: registered names, foreign hooks, and the user's classes and functions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,12 +49,12 @@ def is_built_in(hook: object) -> bool:
 
 
 def find_without_import(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
-    """Return `NotImported` for a hook of the user's (`--no-import`), and the class itself for one
-    of hookflow's.
+    """Return `NotImported` for a hook of the user's (`--no-import`).
 
-    Raises UserError when the file or the module of `use` does not exist, or defines no such name.
+    For one of hookflow's it is the class itself. Raises UserError when the file or the module of
+    `use` does not exist, or defines no such name.
     """
-    # Loads pydantic, which `hookflow --help` does without.
+    # The import is here because it loads pydantic, which `hookflow --help` does not need.
     from hookflow.pipeline.load import missing
 
     if has_adapter_prefix(use):

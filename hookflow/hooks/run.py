@@ -299,7 +299,7 @@ class Run(Protocol):
 
     # Control flow. Each call raises UserError at a point where it is not allowed, and in a hook
     # that does not declare the slot that the call writes. Requests for the next safe point (`stop`,
-    # `fail`, `stop_epoch`, `save_checkpoint`, `validate`) write none. `docs/reference/loops.md`
+    # `fail`, `stop_epoch`, `save_checkpoint`, `validate`) write no slot. `docs/reference/loops.md`
     # says which points still fire.
 
     def replace_batch(self, batch: Any) -> None:

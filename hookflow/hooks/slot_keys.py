@@ -1,5 +1,6 @@
-"""Slots whose names have keys in braces, as in `model.{model}`:
-the arguments of a hook fill them in.
+"""Slots whose names have keys in braces, as in `model.{model}`.
+
+The arguments of a hook fill them in.
 """
 
 import re
@@ -19,8 +20,9 @@ def fill_slots(
     name: str,
     args: Mapping[str, Any] | Sequence[Any],
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the slots with their keys (see `Hook.slot_keys`), and those that have an unknown one,
-    by that.
+    """Return the slots with their keys (see `Hook.slot_keys`).
+
+    The second result is the slots that have an unknown key, by that.
 
     `name` is the hook's own.
     """
@@ -73,8 +75,9 @@ def _names_in(value: str) -> list[str | None]:
 
 
 def _fill(slot: str, values: Iterable[str | None]) -> str:
-    """Return a slot with keys; where one is None,
-    what stands before the part that it belongs to.
+    """Return a slot with its keys.
+
+    Where a key is None, the slot ends before the part that it belongs to.
     """
     for value in values:
         begin = slot.index("{")

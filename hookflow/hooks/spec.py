@@ -1,6 +1,4 @@
-"""A hook of a pipeline, found: its class or function, its arguments,
-and what it declares that it does.
-"""
+"""A hook of a pipeline, found: its class or function, its arguments, and its declarations."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +25,9 @@ class HookSpec:
 
     name: str
     make: Callable[..., Any]
-    """The class or the function that `use` names; of a foreign class,
-    the class that its adapter has made.
+    """The class or the function that `use` names.
+
+    For a foreign class this is the class that its adapter has made.
     """
     args: Mapping[str, Any] | Sequence[Any]
     """The arguments that the file gives, with the values of references in their place."""
@@ -48,12 +47,11 @@ class HookSpec:
         return _read_capabilities(self.name, self.make, args | attributes, self.where)
 
     def find_outside_arguments(self) -> tuple[str, ...] | None:
-        """Return the arguments that let the hook write outside the run directory; None where it
-        writes there anyway.
+        """Return the arguments that let the hook write outside the run directory.
 
-        An argument counts where its default is None, since the hook then writes nothing outside. A
-        subclass that fixes such an argument in its own constructor, or that gives it another
-        default, writes outside anyway.
+        It is None where the hook writes there anyway. An argument counts where its default is None,
+        since the hook then writes nothing outside. A subclass that fixes such an argument in its
+        own constructor, or that gives it another default, writes outside anyway.
         """
         declared = self.capabilities.writes_outside
         if declared is True:

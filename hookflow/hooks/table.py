@@ -82,7 +82,7 @@ class HookTable:
         self.public_args = loaded.public.hooks[name].args
         self.compiles = bool(loaded.pipeline.run.compile)
         overfit = loaded.pipeline.run.overfit
-        # Of how many batches a share is, their data know.
+        # Where `overfit` is a share, only the data know how many batches that is.
         self.overfit = overfit if isinstance(overfit, int) else None
         self.places = loaded.places
         self.points = points
@@ -104,7 +104,7 @@ class HookTable:
         """The values of the class; once the arguments are known to be sound, those with them."""
         self.methods = self.inspection.methods
         self._report(self.inspection.issues, self.where)
-        # Arguments that the class names and does not take, with where it does.
+        # By argument that the class names but does not take: the words for where it names it.
         self.lacks: dict[str, str] = {}
         self.reads = self._read_slots("reads")
         self.writes = self._read_slots("writes")
@@ -179,8 +179,9 @@ class HookTable:
         return self.inspection.names("settable")
 
     def _check_arguments(self) -> None:
-        """Report wrong arguments; where nothing is wrong with the hook,
-        read its capabilities with them.
+        """Report wrong arguments.
+
+        Where nothing is wrong with the hook, its capabilities are read with them.
         """
         if self.is_class:
             filled = set()
@@ -250,8 +251,9 @@ class HookTable:
         return offered
 
     def _read_slots(self, verb: Verb) -> dict[str, tuple[str, ...]]:
-        """Return the slots that each method touches, as the file says,
-        for all of them or by method, or the class.
+        """Return the slots that each method touches.
+
+        The file says them for all methods or by method, or else the class does.
         """
         names = self.inspection.method_names
         if verb == "reads":
@@ -416,8 +418,9 @@ class HookTable:
         return getattr(self.table, name), name
 
     def _read_picks(self, point: Point, near: BindingSpec | None, key: str) -> dict[str, Any]:
-        """Return what a binding has of PICK_KEYS; `near` is its entry in the file's `points`,
-        which stands at `key`.
+        """Return what a binding has of PICK_KEYS.
+
+        `near` is its entry in the file's `points`, which is at `key`.
         """
         for name in PICK_KEYS:
             if (
@@ -515,8 +518,9 @@ class HookTable:
                 yield Problem(message, self._find_place(key), hint)
 
     def _all_edges(self, key: str) -> tuple[EdgeSpec, ...]:
-        """Return the hook-wide specs: the file's if it states any, or none;
-        else those of the class.
+        """Return the hook-wide specs.
+
+        They are the file's if it has the key, even with an empty list, and else those of the class.
         """
         if key in self.table.model_fields_set:
             return self._edges(getattr(self.table, key), key, "file")

@@ -1,5 +1,7 @@
-"""Helpers for hooks: full tensors of shards, outputs of the task, means over ranks, globs over
-names of parameters.
+"""Helpers for hooks.
+
+These are full tensors of shards, outputs of the task, means over ranks, globs over names of
+parameters.
 
 A number of an iteration is a mean over what its batch weighs: its examples, unless the task says
 another weight. The mean over many is the sum of each times its weight, over all those weights; so
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 Weight = Union[float, "Tensor"]
-"""The weight of a batch in a mean: a number, or a tensor of one element,
-whose device is not waited for.
+"""The weight of a batch in a mean.
+
+It is a number, or a tensor of one element, whose device is not waited for.
 """
 
 
@@ -54,20 +57,22 @@ def copy_expanded_buffers(model: nn.Module) -> None:
 
 
 def is_oom(error: BaseException) -> bool:
-    """Say whether an exception means that there was no memory left: the device's,
-    or this machine's.
+    """Say whether an exception means that no memory was left.
+
+    The memory is the device's, or this machine's.
     """
     import torch
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    # The CPU's has no type.
+    # The error of the CPU's allocator is a plain RuntimeError.
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this process's shard of a tensor, in the same memory;
-    the tensor itself where it is not sharded.
+    """Return this process's shard of a tensor, in the same memory.
+
+    A tensor that is not sharded is returned itself.
     """
     if is_sharded(tensor):
         return tensor.to_local()  # type: ignore[attr-defined,no-any-return]
@@ -85,10 +90,9 @@ def full(tensor: Tensor) -> Tensor:
 
 
 def make_shard_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor that is full on every process, sharded as another is; the tensor itself if
-    that is not.
+    """Return a tensor that is full on every process, sharded as another is.
 
-    Nothing goes from process to process.
+    Where that one is not sharded it is the tensor itself. Nothing goes from process to process.
     """
     if not is_sharded(like) or is_sharded(tensor):
         return tensor
@@ -129,8 +133,9 @@ def make_tree_key(path: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def find_wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype to compute in with tensors of a real or complex dtype: itself,
-    float32 or complex64 at least.
+    """Return the dtype to compute in with tensors of a real or complex dtype.
+
+    It is the dtype itself, or at least float32 or complex64.
     """
     import torch
 
@@ -144,8 +149,9 @@ def find_wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def group_by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    """Return the tensors in groups of one dtype each,
-    in the order in which the dtypes first come.
+    """Return the tensors in groups of one dtype each.
+
+    The groups are in the order in which the dtypes first come.
     """
     alike: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
@@ -155,8 +161,9 @@ def group_by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
 
 @contextmanager
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Put every module into training or evaluation, and each back into its mode:
-    one that was frozen stays frozen.
+    """Put every module into training or evaluation mode, and each back afterwards.
+
+    A module that was frozen stays frozen.
     """
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
@@ -173,8 +180,9 @@ def enter_evaluation(model: nn.Module) -> AbstractContextManager[None]:
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters by name; one that several modules share
-    (tied weights) has several names.
+    """Return the parameters by name.
+
+    One that several modules share (tied weights) has several names.
     """
     return dict(model.named_parameters(remove_duplicate=False))
 
@@ -195,15 +203,14 @@ def matching(
 
 
 def class_names(modules: Iterable[nn.Module]) -> list[str]:
-    """Return the names of the modules' classes and of those that
-    they are derived from, each once.
-    """
+    """Return the names of the modules' classes and of their bases, each once."""
     return list(dict.fromkeys(kind.__name__ for module in modules for kind in type(module).__mro__))
 
 
 def no_match(glob: str, names: Collection[str], what: str) -> tuple[str, str] | None:
-    """Return that a glob matches none of these names of `what`,
-    and a hint at what may be meant; None if it does.
+    """Return that a glob matches none of these names of `what`, with a hint.
+
+    It is None if it matches.
     """
     if any(fnmatchcase(name, glob) for name in names):
         return None
@@ -284,8 +291,9 @@ class WeightedSum:
         self.weight = weight
 
     def add(self, value: float | Tensor, weight: Weight) -> None:
-        """Add a number, or a tensor without a graph; from the second on,
-        all are on the device of the latest.
+        """Add a number, or a tensor without a graph.
+
+        From the second on, all are on the device of the latest.
         """
         if not isinstance(weight, (int, float)):
             value = on_device(value, weight.device)
@@ -312,14 +320,16 @@ class WeightedSum:
 
 
 NAME_SLOTS = 32
-"""Numbers over ranks are sent in multiples of so many,
-since ranks with other names may have fewer or more.
+"""Numbers over ranks are sent in multiples of so many.
+
+Ranks with other names may have fewer or more.
 """
 
 
 class RankMeans:
-    """The means of numbers over all ranks, which must have numbers of the same names:
-    others are refused.
+    """The means of numbers over all ranks.
+
+    All ranks must have numbers of the same names: others are refused.
     """
 
     def __init__(self) -> None:
@@ -333,7 +343,7 @@ class RankMeans:
         """
         import torch
 
-        # a resume loads sums into the host's memory
+        # A resume loads sums into the host's memory.
         totals = {name: on_device(total, run.device) for name, (total, _) in sums.items()}
         weights = {name: on_device(weight, run.device) for name, (_, weight) in sums.items()}
         if run.world == 1:
@@ -385,8 +395,9 @@ def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float | 
 
 
 class Window:
-    """The numbers of the last `length` iterations up to the newest one
-    that had a number of the name.
+    """The numbers of the last `length` iterations.
+
+    They end with the newest iteration that had a number of the name.
     """
 
     def __init__(self, length: int) -> None:
@@ -395,12 +406,13 @@ class Window:
         """By name: iteration, the number times its weight, the weight."""
 
     def add(self, it: int, numbers: Mapping[str, Tensor], weight: Weight) -> None:
-        """Take in the numbers of the iteration `it`,
-        and forget those of their names that are too old.
+        """Take in the numbers of the iteration `it`.
+
+        Numbers of their names that are too old are forgotten.
         """
         for name, value in numbers.items():
             kept = self._kept.setdefault(name, deque())
-            # A fork with other batches counts its iterations anew.
+            # A fork with other batches renumbers its iterations, so a saved one may lie ahead.
             while kept and kept[-1][0] >= it:
                 kept.pop()
             kept.append((it, weighted(value, weight), weight))
@@ -425,8 +437,9 @@ class Window:
 
 
 def _state(kept: Iterable[tuple[int, Tensor, Weight]]) -> dict[str, Any]:
-    """Return the columns, the totals on the device of the newest one:
-    a resume loads them into the host's memory.
+    """Return the columns and the totals, on the device of the newest total.
+
+    A resume has loaded older totals into the host's memory.
     """
     import torch
 

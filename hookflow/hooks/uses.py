@@ -1,5 +1,6 @@
-"""The contents of a hook's source, by its syntax tree: calls on the run, and the data flow that
-follows.
+"""The contents of a hook's source, by its syntax tree.
+
+These are calls on the run, and the data flow that follows.
 
 Only certain calls are found. The run is the parameter `run` of a method at a point. A method of the
 same object that is given it in a call has it too. A function that binds the name to anything else
@@ -43,8 +44,9 @@ class Source:
 
 
 Sources = Mapping[str, Mapping[str, Source | None]]
-"""The source of each hook's methods, by the names of both;
-None where it is not written in Python.
+"""The source of each hook's methods, by the names of both.
+
+It is None for a method that is not written in Python.
 """
 
 
@@ -65,7 +67,8 @@ class AttributeUse:
 
 @dataclass(frozen=True, slots=True)
 class KeyAssignment:
-    """`argument["key"] = …` in the source of a hook;
+    """`argument["key"] = …` in the source of a hook.
+
     `half` and `is_certain` are as in `AttributeUse`.
     """
 
@@ -76,8 +79,9 @@ class KeyAssignment:
 
 
 def in_words(where: Where) -> str:
-    """Return a place in a source: the file, relative to the current folder where
-    it lies below it, and the line.
+    """Return a place in a source: the file and the line.
+
+    The file is relative to the current folder where it is below it.
     """
     path = Path(where.source)
     return (
@@ -86,8 +90,9 @@ def in_words(where: Where) -> str:
 
 
 def source_of(hook: Callable[..., Any] | None, method: str) -> Source | None:
-    """Return the function that is called for a hook at a point;
-    None for what is not written in Python.
+    """Return the function that is called for a hook at a point.
+
+    It is None for what is not written in Python.
     """
     if isinstance(hook, type):
         return _method_of(hook.__mro__, method or "__call__")
@@ -111,8 +116,9 @@ def _method_of(mro: tuple[type, ...], name: str) -> Source | None:
 
 
 def _in_python(result: Any, *more: Any) -> Source | None:
-    """Return a function as it is written, below decorators that keep
-    what they wrap (`torch.no_grad`).
+    """Return a function as it is written.
+
+    Decorators that keep what they wrap, as `torch.no_grad`, are taken off.
     """
     function = None
     if isinstance(result, FunctionType):
@@ -133,9 +139,7 @@ def find_uses(source: Source | None, names: Collection[str]) -> Iterator[Attribu
 
 
 def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where]]:
-    """Yield the keys that a method looks up in an argument that it is given,
-    as in `metrics["accuracy"]`.
-    """
+    """Yield the keys that a method looks up in an argument, as in `metrics["accuracy"]`."""
     tree = None
     if source:
         tree = _tree(source.function)
@@ -156,8 +160,9 @@ def keys_read(source: Source | None, argument: str) -> Iterator[tuple[str, Where
 
 
 def keys_set(source: Source | None, argument: str) -> Iterator[KeyAssignment]:
-    """Yield the keys that a method sets in an argument, or in what the run has by its name:
-    `run.metrics["x"] = 1`.
+    """Yield the keys that a method sets in an argument.
+
+    The argument may be an attribute of the run by that name: `run.metrics["x"] = 1`.
     """
     if source is None or argument not in (
         *(code := source.function.__code__).co_varnames,
@@ -183,8 +188,9 @@ def keys_set(source: Source | None, argument: str) -> Iterator[KeyAssignment]:
 
 
 def _find_returned_value(source: Source | None) -> Where | None:
-    """Return where a method of the user's returns a value,
-    other than what a call on the run gives.
+    """Return where a method of the user's returns a value.
+
+    The results of calls on the run do not count.
     """
     if source is None or (source.function.__module__ or "").startswith("hookflow."):
         return None
@@ -218,8 +224,9 @@ GIVES_NONE = (
 
 
 def _is_none(value: ast.expr, source: Source, depth: int = 0) -> bool:
-    """Say whether an expression is None by its source:
-    a call of a function that returns nothing, say.
+    """Say whether an expression is None by its source.
+
+    It may be a call of a function that returns nothing.
     """
     match value:
         case ast.Constant(value=None):
@@ -272,8 +279,9 @@ The gradients of `run.loss` are averaged over them.
 
 
 def find_collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
-    """Yield the calls of a method, and of its object's methods that it calls,
-    by which ranks talk to one another.
+    """Yield the calls of a method by which ranks talk to one another.
+
+    Methods of its object that it calls are searched, too.
     """
     seen = set[Source]()
     if source:
@@ -302,8 +310,9 @@ def find_collectives(source: Source | None) -> Iterator[tuple[str, Where]]:
 
 
 def find_collective_problems(sources: Mapping[str, Source | None], node: Node) -> Iterator[Problem]:
-    """Yield a warning for each call in a hook of rank 0 alone that waits for the other ranks,
-    which do not come.
+    """Yield a warning for each call in a hook of rank 0 alone that waits for the other ranks.
+
+    These do not come.
     """
     if node.hook.ranks != "zero":
         return
@@ -394,8 +403,9 @@ def _find(source: Source, run: str, seen: set[tuple[Source, str]]) -> Iterator[A
 
 
 class _MethodHalves:
-    """The halves of a method by its `yield`: what stands before the first one,
-    and what stands after the last one.
+    """The halves of a method by its `yield`.
+
+    One is before the first `yield`, and the other after the last one.
     """
 
     def __init__(self, tree: FunctionTree) -> None:
@@ -472,8 +482,9 @@ def _always_parts(node: ast.AST) -> list[ast.AST]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in a code, also inside of comprehensions:
-    most sources stay unread.
+    """Yield the names of globals and attributes in a code, also inside of comprehensions.
+
+    Most sources stay unread, since these are enough.
     """
     yield from code.co_names
     for inner in code.co_consts:
@@ -483,7 +494,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def _parameters_given(call: ast.Call, run: str, helper: Source) -> Iterator[str]:
     in_place = takewhile(lambda argument: not isinstance(argument, ast.Starred), call.args)
-    # Keyword arguments follow the others.
+    # `args` ends with the keyword-only arguments, which no position fills.
     parameters = inspect.getargs(helper.function.__code__).args
     names = parameters[helper.takes_self : helper.function.__code__.co_argcount]
     yield from (name for name, argument in zip(names, in_place, strict=False) if _is(argument, run))
@@ -503,8 +514,9 @@ def _body(tree: FunctionTree) -> list[ast.AST]:
 
 
 def _iter_own_nodes(tree: FunctionTree) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body in the order of its source,
-    without functions and classes in it.
+    """Yield the nodes of a function's body in the order of its source.
+
+    Functions and classes in it are left out.
     """
     waiting = _body(tree)[::-1]
     while waiting:
@@ -515,14 +527,16 @@ def _iter_own_nodes(tree: FunctionTree) -> Iterator[ast.AST]:
 
 
 _ONLY_NAME = (ast.Attribute, ast.keyword, ast.arg, ast.Constant, ast.MatchClass)
-"""Nodes that may hold a name without binding it in the function;
-every other node that holds it does.
+"""Nodes that may hold a name without binding it in the function.
+
+Every other node that holds it does bind it.
 """
 
 
 def _is_binding(tree: FunctionTree, name: str) -> bool:
-    """Say whether a function gives another value to a name, be it by an import,
-    a loop, or `nonlocal`.
+    """Say whether a function gives another value to a name.
+
+    It may do so by an import, a loop, or `nonlocal`.
     """
     for node in (inside for part in _body(tree) for inside in ast.walk(part)):
         if isinstance(node, ast.Name):
@@ -537,8 +551,9 @@ def _is_binding(tree: FunctionTree, name: str) -> bool:
 
 
 def _tree(function: FunctionType) -> FunctionTree | None:
-    """Return the source of a function; None where it cannot be read,
-    or may be that of another one.
+    """Return the source of a function.
+
+    It is None where it cannot be read, or may be that of another one.
     """
     code = function.__code__
     result = _parse_functions(code.co_filename).get((code.co_name, code.co_firstlineno), ())
@@ -569,8 +584,9 @@ REPLACEMENT_HINTS = {
 """By the point at which a hook may replace what it is given: how."""
 
 METRICS_MADE = ("after_val_epoch", "after_test_epoch", "after_val", "after_test")
-"""The points at which hooks may add metrics: those of a set,
-and at the last two those of all sets together.
+"""The points at which hooks may add metrics.
+
+At the first they are those of a set, and at the last two those of all sets together.
 """
 
 
@@ -598,8 +614,7 @@ def find_refused_calls(
     node: Node,
     surely_fires: Callable[[DeclaredBinding], bool],
 ) -> RefusedCalls:
-    """Return the calls on the run in a hook's source at a wrong point, or without their declared
-    slots.
+    """Return the calls on the run in a hook's source at a wrong point or without their slots.
 
     Also metrics that are set where they are complete, and a batch or outputs that a method returns.
     A call ends each run where each firing comes to it, the hook `surely_fires`, and its `on_error`
@@ -650,9 +665,7 @@ def _find_refused_metrics(source: Source | None, bound: DeclaredBinding) -> Iter
 
 
 def _find_refused_uses(source: Source | None, bound: DeclaredBinding) -> Iterator[AttributeUse]:
-    """Yield the calls on the run that the point does not allow,
-    or whose slot the method does not declare.
-    """
+    """Yield the calls on the run that the point refuses, or whose slot is not declared."""
     if "run" not in bound.takes:
         return
     for use in find_uses(source, WRITE_CALLS):
@@ -698,8 +711,9 @@ def _call_problem(call: WrongCall, node: Node) -> Problem:
 
 
 def _is_executed_at(found: AttributeUse | KeyAssignment, bound: DeclaredBinding) -> bool:
-    """Return whether a statement of a method is executed at a binding's point;
-    of an `around_X`, one half is.
+    """Return whether a statement of a method is executed at a binding's point.
+
+    One half of an `around_X` is.
     """
     return found.half == "whole" or bound.half == "whole" or found.half == bound.half
 
@@ -721,9 +735,7 @@ MEAN_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class ScalarFindings:
-    """The numbers that hooks read in their conditions and write to the log, by hook and binding,
-    and what is wrong.
-    """
+    """The numbers that hooks read in conditions and log, by hook and binding, with problems."""
 
     reads: Mapping[str, SlotsByBinding]
     writes: Mapping[str, SlotsByBinding]
@@ -732,15 +744,17 @@ class ScalarFindings:
 
 
 def find_scalars(nodes: Nodes, sources: Sources) -> ScalarFindings:
-    """Return the numbers that hooks read and write, those that are never logged,
-    and warnings of misspelt names.
+    """Return the numbers that hooks read and write, with problems.
+
+    Problems are numbers that are never logged, and warnings of misspelt names.
     """
     return _ScalarFinder(nodes, sources).find()
 
 
 class _ScalarFinder:
-    """Finds the numbers of a pipeline: `named` in conditions, `declared` as reads of hooks,
-    and `logged` by methods.
+    """Finds the numbers of a pipeline.
+
+    They are `named` in conditions, `declared` as reads of hooks, and `logged` by methods.
     """
 
     def __init__(self, nodes: Nodes, sources: Sources) -> None:
@@ -783,7 +797,7 @@ class _ScalarFinder:
             reads[name] = {}
             writes[name] = {}
             for binding in node.bound:
-                # It is evaluated where the first half fires.
+                # A condition is evaluated where the first half of an around fires, and not again.
                 if binding.trigger.when and binding.half != "exit":
                     reads[name][binding.key] = slots_of_condition[binding.trigger.when]
                 writes[name][binding.key] = self._find_written_slots(binding, wanted)
@@ -792,8 +806,9 @@ class _ScalarFinder:
         )
 
     def _find_logged_twice(self) -> set[str]:
-        """Return the numbers that two hooks log at one point,
-        each by a name that is a plain string.
+        """Return the numbers that two hooks log at one point.
+
+        Each log names its number by a plain string.
         """
         first_logger: dict[tuple[str, str], str] = {}
         twice = set()
@@ -808,8 +823,9 @@ class _ScalarFinder:
         return twice
 
     def _find_read_slots(self, names: Collection[str]) -> set[str]:
-        """Return the slots of the names in a condition; a bare name is a number,
-        and a metric if a hook makes one.
+        """Return the slots of the names in a condition.
+
+        A bare name is a number, and a metric if a hook makes one.
         """
         slots = set()
         for name in names:
@@ -839,9 +855,7 @@ class _ScalarFinder:
                     yield Problem(message, self._nodes[name].where, MEAN_HINT % number)
 
     def _find_misspelt(self) -> Iterator[Problem]:
-        """Yield a warning for each name of a condition that no hook gives,
-        and nearly one that a hook gives.
-        """
+        """Yield a warning for each unknown name of a condition that is nearly one of a hook's."""
         metrics = set()
         for slot in self._written:
             if slot.startswith(METRIC_PREFIX):
@@ -896,8 +910,9 @@ def _find_logged_names(source: Source | None, bound: DeclaredBinding) -> Logged:
 
 
 def _name(argument: ast.expr) -> list[str]:
-    """Return the names that an expression may be,
-    with UNKNOWN_PART in the place of the values of an f-string.
+    """Return the names that an expression may be.
+
+    UNKNOWN_PART replaces the values of an f-string.
     """
     match argument:
         case ast.Constant(value=str() as name):
@@ -936,8 +951,9 @@ Read = tuple[str, str, Where | None]
 
 
 def find_undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterator[Problem]:
-    """Yield a warning for each hook without slots that reads what
-    another one writes at the same point.
+    """Yield a warning for each hook without slots that reads what another one writes.
+
+    The other hook writes it at the same point.
     """
     silent = {
         name
@@ -971,8 +987,9 @@ def find_undeclared_slots(plan: Plan, nodes: Nodes, sources: Sources) -> Iterato
 
 
 def _is_declared(*slots: tuple[str, ...]) -> bool:
-    """Say whether any slots are such as a hook declares;
-    numbers are found in its source and its condition.
+    """Say whether any slots are such as a hook declares.
+
+    Numbers are not declared: its source and its condition show them.
     """
     return any(root(slot) != "scalars" for some in slots for slot in some)
 
@@ -995,8 +1012,9 @@ def _iter_slots_read(source: Source | None, reader: Binding) -> Iterator[Read]:
 
 
 def _is_open(decisions: PointDecisions, item: Binding, other: Binding) -> bool:
-    """Say whether nothing that the user stated orders two bindings: no edge, no phase,
-    no `ambiguous_with`.
+    """Say whether nothing that the user stated orders two bindings.
+
+    Edges, phases and `ambiguous_with` are looked at.
     """
     if (
         item.hook == other.hook

@@ -1,5 +1,6 @@
-"""Hooks that keep an average of the weights: what a run,
-a validation and a command put in place of the weights.
+"""Hooks that keep an average of the weights.
+
+A run, a validation and a command put it in place of the weights.
 """
 
 from abc import abstractmethod
@@ -24,8 +25,9 @@ class WeightAverageHook(Hook):
     is_validated: bool = True
     """Whether validations, tests and predictions have the average; a command may say otherwise."""
     placed_at: int | None = None
-    """When the average was put in place of the weights, as a number that grows;
-    None while it is not.
+    """When the average was put in place of the weights, as a number that grows.
+
+    It is None while it is not in place.
     """
 
     @property
@@ -68,8 +70,9 @@ def find_average(hooks: Mapping[str, Any], name: str) -> WeightAverageHook:
 
 @contextmanager
 def average_in_place(run: Any, name: str | None) -> Iterator[None]:
-    """Give the network one average and no other, or with None its own weights;
-    afterwards it is as before.
+    """Give the network one average and no other, or with None its own weights.
+
+    Afterwards it is as before.
     """
     if name is None:
         wanted = None

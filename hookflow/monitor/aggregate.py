@@ -10,10 +10,10 @@ from hookflow.numbers import number
 
 @dataclass(frozen=True, slots=True)
 class MetricAggregate:
-    """A number over several runs: its mean, its sample deviation (n - 1 in the denominator), and in
-    how many it is.
+    """A number over several runs: its mean, its sample deviation, and its number of runs.
 
-    Of one run the deviation is None. Where a value is not finite, mean and deviation are NaN.
+    The deviation has n - 1 in the denominator. Of one run the deviation is None. Where a value is
+    not finite, mean and deviation are NaN.
     """
 
     mean: float

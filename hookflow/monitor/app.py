@@ -159,8 +159,9 @@ class MonitorApp(Dashboard):
 
     @property
     def page(self) -> PageScreen | None:
-        """The page on the screen; None while something lies above it,
-        or while another page is being made.
+        """The page on the screen.
+
+        It is None while something is above it, or while another page is being made.
         """
         if not self.screen_stack:
             return None
@@ -218,9 +219,7 @@ class MonitorApp(Dashboard):
             self._timer = self.set_timer(1 / POLLS_PER_SECOND, self._tick)
 
     def _announce_condition(self) -> None:
-        """Let the terminal announce an end, a failure or a stall that
-        comes while the run is watched.
-        """
+        """Let the terminal announce an end, a failure or a stall of a watched run."""
         store = self.store
         if store.is_replay or store.is_behind:
             return
@@ -251,8 +250,9 @@ class MonitorApp(Dashboard):
             )
 
     def _close_vain_question(self) -> None:
-        """Close a question about the training once it has no answer any more,
-        since that has ended.
+        """Close a question about the training once it has no answer any more.
+
+        It has none once the training has ended.
         """
         dialog = self.screen
         if isinstance(dialog, ChoiceDialog) and dialog.about_training and self.store.health.over:
@@ -277,8 +277,9 @@ class MonitorApp(Dashboard):
             self._read_sensors(self._sensor)
 
     def _read_sensors(self, sensor: MachineSensor) -> None:
-        """Look at the process, and at the machine while the run goes on, from a thread:
-        it may take seconds.
+        """Look at the process, and at the machine while the run goes on.
+
+        A thread does it, since it may take seconds.
         """
         store = self.store
         directory = store.directory
@@ -379,8 +380,9 @@ class MonitorApp(Dashboard):
         self._go_to_trouble(1)
 
     def _go_to_trouble(self, step: int) -> None:
-        """Go to the newest warning or error in the log, then to older ones,
-        or back; round and round.
+        """Go to the newest warning or error in the log, then to older ones, or back.
+
+        It goes round and round.
         """
         numbers = [entry.number for entry in self.store.state.journal if entry.trouble]
         if not numbers:
@@ -559,8 +561,9 @@ class MonitorApp(Dashboard):
 
 
 def list_bindings_by_page() -> dict[str, list[Binding]]:
-    """Return the keys of the dashboard that have a name: those of every page under "",
-    then those of each page.
+    """Return the keys of the dashboard that have a name.
+
+    The keys of every page are under "", and those of each page come after them.
     """
     pages: dict[str, list[Binding]] = {
         "": [*_named_bindings(MonitorApp), *_named_bindings(PageScreen)]
@@ -580,7 +583,8 @@ def _named_bindings(owner: type[DOMNode]) -> list[Binding]:
 
 
 def list_pages_of_actions() -> dict[str, list[str]]:
-    """Return the names that `dashboard.toml` may give keys to, each with its pages;
+    """Return the names that `dashboard.toml` may give keys to, each with its pages.
+
     "" stands for every page.
     """
     pages: dict[str, list[str]] = {}

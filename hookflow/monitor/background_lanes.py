@@ -24,8 +24,9 @@ class BackgroundLane:
         self._ended = [firing.ended for firing in self.firings]
 
     def firings_within(self, start: float, micros: float) -> list[LaneFiring]:
-        """Return the firings that ran or were queued in an iteration,
-        in microseconds from its `start` on.
+        """Return the firings that ran or were queued in an iteration.
+
+        Times are in microseconds from its `start` on.
         """
         first = bisect_right(self._ended, start)
         last = bisect_left(self._queued, start + micros)

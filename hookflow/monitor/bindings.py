@@ -1,5 +1,6 @@
-"""The keys that every page has. One key means one thing everywhere; what acts on the training is on
-ctrl.
+"""The keys that every page has.
+
+One key means one thing everywhere, and what acts on the training is on ctrl.
 
 The name of a binding is what `dashboard.toml`, the palette and the docs know it by.
 """
@@ -21,8 +22,9 @@ PAGE_TITLES = {
 def key(
     keys: str, action: str, about: str, name: str, *, footer: str = "", display: str | None = None
 ) -> Binding:
-    """Return a binding by its name; `footer` is the word for it there,
-    without which the footer leaves it out.
+    """Return a binding by its name.
+
+    `footer` is the word for it there, without which the footer leaves it out.
     """
     shown = footer != ""
     return Binding(

@@ -22,8 +22,9 @@ Unit = Literal["it", "epoch", "time"]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The x-axis, from the first value that it shows to the last;
-    where it is `log` both are above zero.
+    """The x-axis, from the first value that it shows to the last.
+
+    Where it is `log` both are above zero.
     """
 
     first: float
@@ -33,11 +34,11 @@ class Axis:
 
     @classmethod
     def of(cls, its: Sequence[float], it: float, total: int) -> "Axis":
-        """Return the axis for values at iterations `its`, of a run that is at iteration `it` of
-        `total`.
+        """Return the axis for values at iterations `its`.
 
-        It ends at the run's iteration, rounded up by a tenth at most, so that it holds still for a
-        while. It begins at 0, unless that would leave a fifth of it empty.
+        The run is at iteration `it` of `total`. The axis ends at the run's iteration, rounded up by
+        a tenth at most, so that it holds still for a while. It begins at 0, unless that would leave
+        a fifth of it empty.
         """
         step = _round_step(it / 25)
         rounded = math.ceil(it / step) * step
@@ -103,8 +104,9 @@ class Scale:
 
     @classmethod
     def of(cls, values: Sequence[float], log: bool) -> "Scale":
-        """Return the scale from the least to the greatest value;
-        with a margin where they are the same.
+        """Return the scale from the least to the greatest value.
+
+        It has a margin where they are the same.
         """
         low = min(values)
         high = max(values)
@@ -123,7 +125,7 @@ class Scale:
         """Return 0 to 1 from bottom to top."""
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
-        # The span itself may overflow.
+        # Halves are subtracted, since the span itself may overflow.
         return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
 
     def at(self, place: float) -> float:
@@ -138,8 +140,9 @@ MIN_FOR_PERCENTILES = 10
 
 
 def without_outliers(values: Sequence[float]) -> list[float]:
-    """Return the values from the 1st to the 99th percentile, both values that occur;
-    all where there are few.
+    """Return the values from the 1st to the 99th percentile, both values that occur.
+
+    It returns all where there are few.
     """
     if len(values) < MIN_FOR_PERCENTILES:
         return [*values]
@@ -149,11 +152,10 @@ def without_outliers(values: Sequence[float]) -> list[float]:
 
 
 def format_ticks(values: Sequence[float], width: int) -> list[str]:
-    """Return the values of one axis, all with the same number of decimals: three digits of what
-    tells them apart.
+    """Return the values of one axis, all with the same number of decimals.
 
-    There are fewer where `width` characters do not hold them; where none tells them apart, or all
-    are below a thousandth, each has four digits.
+    They have three digits of what tells them apart. There are fewer where `width` characters do not
+    hold them; where none tells them apart, or all are below a thousandth, each has four digits.
     """
     if max(map(abs, values)) < 1e-3:
         return [number_of_4_digits(value) for value in values]
@@ -209,8 +211,9 @@ def _set_dot(cells: DotRows, column: int, row_of_dots: int) -> None:
 
 
 def _draw_segment(cells: DotRows, start: tuple[int, float], end: tuple[int, float]) -> None:
-    """Draw from one column of dots to a later one, each with its row;
-    the dot at the start is there already.
+    """Draw from one column of dots to a later one, each with its row.
+
+    The dot at the start is there already.
     """
     left, top = start
     slope = (end[1] - top) / (end[0] - left)
@@ -291,8 +294,9 @@ class PlotArea:
 
 
 def plot(curves: Sequence[Curve], axis: Axis, scale: Scale, width: int, height: int) -> list[Cells]:
-    """Return the curves over one another, the first one on top;
-    values that are not finite are ✗ at the edge.
+    """Return the curves over one another, the first one on top.
+
+    Values that are not finite are ✗ at the edge.
     """
     area = PlotArea(axis, scale, width, height)
     rows: list[Cells] = [{} for _ in range(height)]
@@ -342,8 +346,9 @@ def _draw_line(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
 
 
 def _draw_signs(rows: list[Cells], curve: Curve, area: PlotArea) -> None:
-    """Mark points: those that are not finite, those that are `signed`,
-    and otherwise as many as do not crowd.
+    """Mark points.
+
+    Those are marked that are not finite or are `signed`, and otherwise as many as do not crowd.
     """
     has_few_points = len(curve.points) <= area.width // 8
     sign = curve.sign or "•"
@@ -389,11 +394,11 @@ def render_chart(
     marks: Sequence[Mark] = (),
     cursor: float | None = None,
 ) -> list[Strip]:
-    """Return curves over one another with both axes, and the marks on the x-axis: `height` rows of
-    `width` cells.
+    """Return curves over one another with both axes, and the marks on the x-axis.
 
-    The scale is logarithmic on demand, where all values are above zero; without `outliers` it
-    covers the 1st to the 99th percentile of the means. At `cursor` there is a vertical line.
+    They are `height` rows of `width` cells. The scale is logarithmic on demand, where all values
+    are above zero; without `outliers` it covers the 1st to the 99th percentile of the means. At
+    `cursor` there is a vertical line.
     """
     num_rows = max(height - 2, 1)
     scale = _scale_of(curves, log, outliers)
@@ -434,8 +439,9 @@ def _scale_of(curves: Sequence[Curve], log: bool, outliers: bool) -> Scale | Non
 
 
 def _y_labels(scale: Scale | None, num_rows: int) -> dict[int, str]:
-    """Return the numbers of the y-axis by their rows: at both ends,
-    and at even distances between them.
+    """Return the numbers of the y-axis by their rows.
+
+    They are at both ends, and at even distances between them.
     """
     if scale is None:
         return {}
@@ -476,8 +482,9 @@ CELLS_BETWEEN_TICKS = 10
 
 
 def x_labels(axis: Axis, width: int) -> str:
-    """Return the numbers below an x-axis: its ends with their unit,
-    and as many round values as do not crowd.
+    """Return the numbers below an x-axis.
+
+    These are its ends with their unit, and as many round values as do not crowd.
     """
     left = axis.label(axis.first)
     right = axis.label(axis.last)
@@ -525,10 +532,10 @@ TROUBLE_SIGNS = "▲✗"
 
 
 def place_marks(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
-    """Return the marks by their cells, later ones over earlier ones; the signs of troubles are all
-    there.
+    """Return the marks by their cells, later ones over earlier ones.
 
-    Of others that would touch their like, every second is left out.
+    The signs of troubles are all there. Every second of other marks that would touch their like is
+    left out.
     """
     columns_of: dict[tuple[str, str], set[int]] = {}
     for mark in marks:
@@ -547,8 +554,9 @@ def place_marks(axis: Axis, marks: Iterable[Mark], width: int) -> Cells:
 
 
 def _thin_columns(columns: list[int]) -> list[int]:
-    """Return the columns without every second,
-    as often as some are less than three cells apart; the last stays.
+    """Return the columns without every second, as often as some are less than three cells apart.
+
+    The last one stays.
     """
     while any(after - before < 3 for before, after in pairwise(columns)):
         columns = columns[::-2][::-1]

@@ -1,5 +1,6 @@
-"""The differences between runs: keys, environment, hooks, metrics, curves,
-and where the time of an iteration went.
+"""The differences between runs.
+
+They are keys, environment, hooks, metrics, curves, and where the time of an iteration went.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,17 +53,16 @@ class ComparedRun:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """The versions, the machine and the code, as far as the run has
-        recorded them, by dotted keys.
+        """The versions, the machine and the code of the run, by dotted keys.
+
+        It has what the run has recorded.
         """
         of_the_log = {key: value for key, value in self.state.run.items() if key in OF_THE_LOG}
         return env_info(self.run) | {"hookflow": self.run.describe().get("hookflow")} | of_the_log
 
 
 def env_info(run: RunDir) -> dict[str, Any]:
-    """Return what the hook of that name has recorded: versions,
-    machine and code, by dotted keys.
-    """
+    """Return what the hook `env_info` has recorded: versions, machine and code, by dotted keys."""
     try:
         return dict(flat(read_object(read_regular(run.path / "environment.json"))))
     except (OSError, ValueError):
@@ -70,8 +70,9 @@ def env_info(run: RunDir) -> dict[str, Any]:
 
 
 def find_differences(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the keys in which tables differ, with the value of each table;
-    None where it has none.
+    """Return the keys in which tables differ, with the value of each table.
+
+    It is None where a table has none.
     """
     differing = {}
     for key in _collect_keys(tables):
@@ -92,8 +93,9 @@ def compare_plans(first: ComparedRun, other: ComparedRun) -> PlanDifference:
 
 
 def changed_keys(results: Sequence[PlanDifference]) -> list[dict[str, Any]]:
-    """Return of each run the keys in which one differs from the first,
-    hooks that are not in both aside.
+    """Return of each run the keys in which one differs from the first.
+
+    Hooks that are not in both are set aside.
     """
     of_first: dict[str, Any] = {}
     for result in results:
@@ -111,8 +113,9 @@ def list_metrics(states: Sequence[RunState]) -> list[str]:
 
 
 def results(states: Sequence[RunState]) -> dict[str, dict[str, list[float | None]]]:
-    """Return of each metric the "last" value of each run, and the "best" one;
-    None where a run has none.
+    """Return of each metric the "last" value of each run, and the "best" one.
+
+    It is None where a run has none.
     """
     by_metric: dict[str, dict[str, list[float | None]]] = {}
     for name in list_metrics(states):
@@ -164,12 +167,11 @@ class TimeRow:
 
 
 def compute_times(runs: Sequence[ComparedRun]) -> list[TimeRow]:
-    """Return where the time of an iteration went, over the last attempt of each run; the largest
-    difference first.
+    """Return where the time of an iteration went, over the last attempt of each run.
 
-    Hooks that fire elsewhere in the training are shared out over the iterations, too. Hooks that
-    fire once are not: their share would shrink with the length of a run; see
-    `compute_one_time_costs`. The whole iteration comes last.
+    The largest difference comes first. Hooks that fire elsewhere in the training are shared out
+    over the iterations, too. Hooks that fire once are not: their share would shrink with the length
+    of a run; see `compute_one_time_costs`. The whole iteration comes last.
     """
     rows = _make_rows([_time_per_iteration(run.state, run.plan) for run in runs])
     return sorted(rows, key=lambda row: (row.name == ITERATION_ROW, -abs(row.delta)))
@@ -193,8 +195,9 @@ def _make_rows(spent: Sequence[Mapping[str, float]]) -> list[TimeRow]:
 
 
 def _sum_times(state: RunState, plan: Plan, *, recurring: bool) -> dict[str, float]:
-    """Return the ns of the hooks by hook and point: of points in the training loop,
-    or of those outside it.
+    """Return the ns of the hooks by hook and point.
+
+    They are of points in the training loop, or of those outside it.
     """
     totals: dict[str, float] = {}
     for binding in plan.bindings:

@@ -1,5 +1,6 @@
-"""The critical chain of a traced iteration: what would have to be faster for the iteration to be
-shorter.
+"""The critical chain of a traced iteration.
+
+It is what would have to be faster for the iteration to be shorter.
 
 The training thread is on it, except where it waited for an offloaded hook. There the chain has the
 firing that it waited for and those ahead of it, back to when the training thread queued the first
@@ -16,8 +17,9 @@ TRAINING = ""
 
 
 class TrainingWait(NamedTuple):
-    """A time in which the training thread waited for an offloaded hook,
-    in microseconds from the iteration's begin.
+    """A time in which the training thread waited for an offloaded hook.
+
+    It is in microseconds from the iteration's begin.
     """
 
     hook: str
@@ -36,9 +38,7 @@ class ChainLink(NamedTuple):
 def find_critical_chain(
     micros: float, waits: Sequence[TrainingWait], firings: Mapping[str, Sequence[LaneFiring]]
 ) -> list[ChainLink]:
-    """Return the critical chain of an iteration of so many microseconds,
-    without gaps from its begin to its end.
-    """
+    """Return the critical chain of an iteration of so many microseconds, without gaps."""
     links: list[ChainLink] = []
     reached = micros
     for wait in sorted(waits, key=lambda each: each.ended, reverse=True):
@@ -56,10 +56,10 @@ def find_critical_chain(
 
 
 def _find_queued(wait: TrainingWait, firings: Sequence[LaneFiring]) -> float | None:
-    """Return when the firings were queued that a wait has waited for: the first of those without a
-    pause between them.
+    """Return when the firings were queued that a wait has waited for.
 
-    None if no firing has ended within the wait, as where one was given up.
+    It is the time of the first of those without a pause between them. None if no firing has ended
+    within the wait, as where one was given up.
     """
     queued = None
     for firing in sorted(firings, key=lambda each: each.ended, reverse=True):

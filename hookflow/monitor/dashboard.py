@@ -1,5 +1,6 @@
-"""The interface of the dashboard for every screen: the run that is shown,
-the choices of the user, the questions.
+"""The interface of the dashboard for every screen.
+
+It has the run that is shown, the choices of the user, the questions.
 """
 
 from dataclasses import dataclass, field
@@ -45,8 +46,9 @@ class Dashboard(Terminal):
         self.choices = ViewChoices()
 
     def find_picked_binding(self) -> Binding | None:
-        """Return the hook at the cursor: the chosen one, else that which ended the run or hangs,
-        else the costliest.
+        """Return the hook at the cursor.
+
+        It is the chosen one, else that which ended the run or hangs, else the costliest.
         """
         plan = self.store.plan
         state = self.store.state

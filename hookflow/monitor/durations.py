@@ -26,8 +26,9 @@ RECENT_SECONDS = 10
 """Seconds with calls that are compared with those before them."""
 
 SLOWDOWN_FACTOR = 1.5
-"""A hook is slower once its last RECENT_SECONDS with calls take so many
-times as long as those before.
+"""The ratio from which on a hook counts as slower.
+
+Its last RECENT_SECONDS with calls are compared with those before.
 """
 
 MAX_UNCOUNTED = 64
@@ -77,8 +78,9 @@ class CallTotals:
             self.bins[bin_number] = self.bins.get(bin_number, 0) + count
 
     def subtract(self, entry: "TimedEntry") -> None:
-        """Take calls away again; if the longest was one of them,
-        `longest` becomes 0: it is not known.
+        """Take calls away again.
+
+        If the longest was one of them, `longest` becomes 0, which means unknown.
         """
         count, total, longest, _, packed = entry.packed
         self.count -= count
@@ -89,8 +91,9 @@ class CallTotals:
         add_packed(self.bins, packed, -1)
 
     def percentile(self, share: float) -> float:
-        """Return the duration that `share` of the calls stay below, in ns;
-        never above the longest.
+        """Return the duration that `share` of the calls stay below, in ns.
+
+        It is never above the longest.
         """
         return min(compute_percentile(self.bins, share), self.longest)
 
@@ -109,8 +112,9 @@ class SlowdownEvent(NamedTuple):
 
 
 class TimedEntry(NamedTuple):
-    """A frame's entry about a hook or about iterations, with the second of the clock and the
-    iteration of the frame.
+    """A frame's entry about a hook or about iterations.
+
+    It has the second of the clock and the iteration of the frame.
 
     `packed` is [calls, total ns, longest ns, last ns, bins]. `checks` is the part of the total in
     which its trigger said no.
@@ -137,13 +141,15 @@ class RollingWindow:
         """Add the newest entry, and drop those that have left the window."""
         self.entries.append(entry)
         oldest = entry.second - WINDOW_SECONDS
-        # It is later where the clock was set back.
+        # Entries from before the clock was set back are later than the newest one, and are dropped,
+        # too.
         while not oldest < self.entries[0].second <= entry.second:
             self._drop_oldest()
 
     def sum_since(self, second: int) -> CallTotals:
-        """Return the calls after a second, which is never before that of the last call,
-        and drop those before.
+        """Return the calls after a second, and drop those before.
+
+        The second is never before that of the last call.
         """
         while self.entries and self.entries[0].second <= second:
             self._drop_oldest()
@@ -177,8 +183,9 @@ class OffloadStats:
     window: RollingWindow = field(default_factory=RollingWindow)
 
     def add(self, t: float, packed: Sequence[int]) -> None:
-        """Add a frame's entry: calls, their ns, the longest,
-        and those waiting and dropped by then.
+        """Add a frame's entry.
+
+        It has calls, their ns, the longest, and those waiting and dropped by then.
         """
         count, total, longest, waiting, dropped = packed
         self.count += count
@@ -190,8 +197,9 @@ class OffloadStats:
             self.window.add(TimedEntry(int(t), 0, (count, total, longest, 0, (0,))))
 
     def totals(self, since: float = -math.inf) -> CallTotals:
-        """Return the calls of the whole attempt, or since a moment of the last
-        `WINDOW_SECONDS`; without bins.
+        """Return the calls of the whole attempt, or since a moment of the last `WINDOW_SECONDS`.
+
+        They are without bins.
         """
         if since == -math.inf:
             return CallTotals(self.count, self.total, self.longest)
@@ -210,17 +218,18 @@ class OffloadStats:
 
 
 class SlowdownDetector:
-    """Compares the last `RECENT_SECONDS` with calls with those before them, by medians:
-    spikes weigh nothing.
+    """Compares the last `RECENT_SECONDS` with calls with those before them.
+
+    It compares medians, in which spikes weigh nothing.
     """
 
     def __init__(self) -> None:
         self.slowdown: SlowdownEvent | None = None
-        # Of each of the last seconds its first iteration and mean ns.
+        # Each of the last seconds has an entry: its first iteration, and the mean ns of its calls.
         self._recent: deque[tuple[int, float]] = deque()
         self._past: Counter[int] = Counter()  # the seconds before them, by the bin of their mean
         self._num_past = 0
-        # At so many seconds the median of the past is taken again.
+        # The median of the past is computed again once it has so many seconds.
         self._next_median = RECENT_SECONDS
         self._usual = 0.0  # that median
 
@@ -347,8 +356,9 @@ class PhaseTotals:
 
 
 class DeviceWindow:
-    """The time on an accelerator, of the iterations that were sampled in the
-    WINDOW_SECONDS before the newest frame.
+    """The time on an accelerator of the iterations that were sampled lately.
+
+    That is in the WINDOW_SECONDS before the newest frame.
     """
 
     def __init__(self) -> None:
@@ -377,9 +387,7 @@ class DeviceWindow:
         )
 
     def share(self, bindings: Iterable[int]) -> float | None:
-        """Return the share of the iterations that the calls of hooks took,
-        by the ids of their bindings.
-        """
+        """Return the share of the iterations that the calls of hooks took, by binding id."""
         whole = sum(record["ns"] for _, record in self._frames)
         if not whole:
             return None
@@ -413,8 +421,9 @@ def _mean_ns(entries: Iterable[tuple[int, int]]) -> float | None:
 
 
 class IterationWindow(PhaseTotals):
-    """The WINDOW_SECONDS before the newest frame;
-    its sums have `samples` and `cost` (ns of writing frames), too.
+    """The WINDOW_SECONDS before the newest frame.
+
+    Its sums have `samples` and `cost` (ns of writing frames), too.
     """
 
     def __init__(self) -> None:
@@ -431,7 +440,8 @@ class IterationWindow(PhaseTotals):
         self.add_sums(sums)
         self._iterations.add(TimedEntry(int(t), 0, iters))
         self._frames.append((int(t), sums))
-        # It is later where the clock was set back.
+        # Entries from before the clock was set back are later than the newest one, and are dropped,
+        # too.
         while not t - WINDOW_SECONDS < self._frames[0][0] <= t:
             _, oldest = self._frames.popleft()
             self.add_sums(oldest, -1)
@@ -445,8 +455,9 @@ class IterationWindow(PhaseTotals):
         return sum(sums["ns"] for sums in recent) / (count or 1)
 
     def compute_median(self, name: str) -> float:
-        """Return the median over the frames of the ns of a phase, or "ns", in an iteration;
-        0.0 where there is none.
+        """Return the median over the frames of a phase's ns, or "ns", in an iteration.
+
+        It is 0.0 where there is none.
         """
         means = []
         ns = 0
@@ -476,10 +487,10 @@ class CallHistory:
         self._totals = array("d", [0.0])  # ns
 
     def add(self, it: int, count: int, total: int) -> None:
-        """Add the calls since the last entry, up to iteration `it`, and their ns; without a call
-        nothing.
+        """Add the calls since the last entry, up to iteration `it`, and their ns.
 
-        They are spread evenly over the buckets of that stretch, unless they are fewer than these.
+        Without a call it adds nothing. The calls are spread evenly over the buckets of that
+        stretch, unless they are fewer than these.
         """
         if count <= 0:
             return
@@ -516,8 +527,9 @@ class CallHistory:
             del column[it // self._stride + 2 :]
 
     def compute_means(self, last: float, num_parts: int) -> list[float | None]:
-        """Return the mean ns in equal parts of the iterations up to `last`;
-        None where there was no call.
+        """Return the mean ns in equal parts of the iterations up to `last`.
+
+        A mean is None where there was no call.
         """
         result: list[float | None] = []
         for start, end in _compute_bucket_ranges(
@@ -533,8 +545,9 @@ class CallHistory:
 def _compute_bucket_ranges(
     last: float, num_parts: int, stride: int, num_buckets: int
 ) -> list[tuple[int, int]]:
-    """Return the first bucket of each part, and that behind its last one:
-    those of all rows of a screen are alike.
+    """Return the first bucket of each part, and the one behind the last.
+
+    They are alike for all rows of a screen.
     """
     edges = [int(last * part / num_parts // stride) for part in range(num_parts + 1)]
     ranges = []
@@ -544,23 +557,25 @@ def _compute_bucket_ranges(
 
 
 def compute_median_of_means(means: Iterable[float | None]) -> float:
-    """Return the median of the means, in which spikes weigh nothing;
-    0.0 where there was no call.
+    """Return the median of the means, in which spikes weigh nothing.
+
+    It is 0.0 where there was no call.
     """
     known = [mean for mean in means if mean is not None]
     return median(known or [0.0])
 
 
 class CallHistories:
-    """The histories of rank 0, over all attempts of the run:
-    a binding is known again by its hook, point and method.
+    """The histories of rank 0, over all attempts of the run.
+
+    A binding is known again by its hook, point and method.
     """
 
     def __init__(self) -> None:
         self._by_key: dict[str, CallHistory] = {}
         self._by_id: dict[str, CallHistory] = {}  # those of this attempt, by the ids in its frames
         self._begin = 0
-        # The ns by phase of an iteration that takes several frames.
+        # An iteration may take several frames, and this sums its ns by phase until it is done.
         self._unfinished: Counter[str] = Counter()
 
     def begin_attempt(self, it: int) -> None:
@@ -606,8 +621,9 @@ class CallHistories:
         return history
 
     def of(self, subject: Binding | str) -> CallHistory:
-        """Return the history of a binding, of a phase or of whole iterations;
-        an empty one where there is none.
+        """Return the history of a binding, of a phase or of whole iterations.
+
+        It is an empty one where there is none.
         """
         if isinstance(subject, str):
             key = subject

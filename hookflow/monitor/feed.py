@@ -29,8 +29,9 @@ UNREADABLE_PLAN = Plan("unreadable", (), (), ())
 
 
 def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
-    """Return the plan of an attempt at the run, counted from 1, or of the latest;
-    None while it is not written.
+    """Return the plan of an attempt at the run, counted from 1, or of the latest.
+
+    It is None while it is not written.
     """
     if attempt is None:
         path = run.plan
@@ -92,8 +93,9 @@ class LogFollower:
             reader.complaint = position.complaint
 
     def moved(self) -> RunDir | None:
-        """Return the run where its directory was moved to; None if it was not,
-        or the system does not say.
+        """Return the run where its directory was moved to.
+
+        It is None if it was not moved, or the system does not say.
         """
         if self._folder is None or self._run.path.exists():
             return None
@@ -104,8 +106,9 @@ class LogFollower:
         return None
 
     def poll(self, budget: float = 0.05) -> bool:
-        """Fold what is new, for about `budget` seconds;
-        return whether there may be more than that.
+        """Fold what is new, for about `budget` seconds.
+
+        Returns whether there may be more than that.
         """
         until = time.monotonic() + budget
         return any(time.monotonic() > until for _ in self.records())
@@ -139,7 +142,7 @@ class LogFollower:
         self._report_unreadable()
 
     def _apply(self, rank: int, record: Record) -> None:
-        # What was before is not known.
+        # A reader of the newest records alone does not know the calls before its first frame.
         if self._newest and record["k"] == "frame" and not self.state.frames:
             self.state.histories.begin_attempt(record["it"] - record["iters"][0])
         self.state.apply(record, rank, self.plan or NO_PLAN)
@@ -192,7 +195,7 @@ class LogFollower:
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)
-        # once, and not before the first record has a time.
+        # The warning is given once, and not before the first record has given it a time.
         if self.plan is UNREADABLE_PLAN and self._attempt:
             self.state.warn("plan.json cannot be read: firings have no names")
 
@@ -211,8 +214,9 @@ def show_records(
     child_exit: Callable[[], int | None] | None = None,
     look: Callable[[bool], None] = lambda over: None,
 ) -> int:
-    """Give every record of rank 0 to `tell`, once it is folded, until the run is over; return the
-    exit code.
+    """Give every record of rank 0 to `tell`, once it is folded, until the run is over.
+
+    Returns the exit code.
 
     `look` is called before each look at the log; its argument is true at the last one.
     """

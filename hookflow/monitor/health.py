@@ -1,5 +1,6 @@
-"""The condition of a run, from its log and the state of its process: what is wrong,
-and why it has ended.
+"""The condition of a run, from its log and the state of its process.
+
+It is what is wrong, and why the run has ended.
 """
 
 import re
@@ -25,10 +26,11 @@ MAX_CAUSES = 6
 
 
 def end_reason(state: RunState) -> list[str]:
-    """Return a sentence or two; nothing for a run that goes on, is lost,
-    or did all its iterations.
+    """Return why a run has ended, in a sentence or two.
+
+    There is none for a run that goes on, is lost, or did all its iterations.
     """
-    # The errors of other ranks, and the signal that ended them, follow from it.
+    # The errors of other ranks, and the signal that ended them, follow from the first failure.
     if state.ranks.first_failure:
         return _failure_lines(state, *state.ranks.first_failure)
     if state.end is None:
@@ -63,7 +65,7 @@ def _failure_lines(state: RunState, rank: int, error: Error) -> list[str]:
 
 
 def _failure(state: RunState) -> Literal["failed", "refused"]:
-    # Another rank may have failed, and this one not.
+    # The outcome is that of rank 0, which may have ended well where another rank has failed.
     return "refused" if state.outcome == "refused" else "failed"
 
 
@@ -76,8 +78,9 @@ def describe_place(error: Error) -> Iterator[str]:
 
 
 def find_raising_line(error: Error) -> str:
-    """Return where in the user's own files it was raised, as people read it;
-    nothing where that is not known.
+    """Return where in the user's own files an error was raised, as people read it.
+
+    The text is empty where that is not known.
     """
     file, colon, line = error["at"].rpartition(":")
     if colon:
@@ -113,15 +116,17 @@ ENDED_CONDITIONS: tuple[Condition, ...] = (
 BAD_CONDITIONS: tuple[Condition, ...] = ("stalled", "lost", "failed", "refused", "unreadable")
 
 PATIENCE, PATIENCE_AT_FIRST = 10.0, 120.0
-"""Seconds without any progress before a run counts as stalled;
-the first iteration may compile the model.
+"""Seconds without any progress before a run counts as stalled.
+
+The first iteration may compile the model.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The condition in a word, and in `sentence` what is wrong;
-    the sentence is empty when nothing is.
+    """The condition in a word, and in `sentence` what is wrong.
+
+    The sentence is empty when nothing is.
     """
 
     condition: Condition
@@ -210,9 +215,7 @@ def judge(run: RunDir, state: RunState, clock: float) -> Health:
 
 
 def missing(state: RunState, moved: RunDir | None) -> str:
-    """Return what has become of a run whose directory is not in its place,
-    as far as anybody can say.
-    """
+    """Return what has become of a run whose directory is not in its place, as far as is known."""
     goes_on = ""
     if state.run.get("host") == socket.gethostname():
         pid = state.run.get("pid", 0)
@@ -232,8 +235,9 @@ def missing(state: RunState, moved: RunDir | None) -> str:
 def _describe_stall(
     state: RunState, seconds: float, plan: Plan | None, inside: Mapping[int, tuple[int, float]]
 ) -> str:
-    """Return for how long and where it hangs, as far as is known; of several ranks,
-    who holds up the others.
+    """Return for how long and where it hangs, as far as is known.
+
+    Where there are several ranks, the text names those that hold up the others.
     """
     nothing = f"no progress for {format_lasting(seconds)}"
     if state.ranks.first_failure:
@@ -261,8 +265,9 @@ def _describe_stall(
 
 
 def inside_of(plan: Plan, binding: int, seconds: float) -> str:
-    """Return in words how long a training thread has been inside a binding;
-    an id that the plan lacks is no hook.
+    """Return in words how long a training thread has been inside a binding.
+
+    An id that the plan lacks is no hook.
     """
     if not 0 <= binding < len(plan.bindings):
         return "not inside a hook"
@@ -273,8 +278,9 @@ def inside_of(plan: Plan, binding: int, seconds: float) -> str:
 def _find_stuck_bindings(
     plan: Plan, inside: Mapping[int, tuple[int, float]]
 ) -> dict[int, list[int]]:
-    """Return the bindings that fewest ranks are inside of, with these:
-    most are where they wait for the others.
+    """Return the bindings that fewest ranks are inside of, with these ranks.
+
+    Most ranks are where they wait for the others.
     """
     stuck: dict[int, list[int]] = {}
     for rank, (binding, _) in sorted(inside.items()):
@@ -287,8 +293,9 @@ def _find_stuck_bindings(
 def blocking_ranks(
     silent: Iterable[int], plan: Plan, inside: Mapping[int, tuple[int, float]]
 ) -> list[int]:
-    """Return the ranks on this machine that hold up a training which stalls: the silent,
-    else the stuck, else all.
+    """Return the ranks on this machine that hold up a stalled training.
+
+    These are the silent ones, else the stuck ones, else all.
     """
     silent_here = [rank for rank in silent if rank in inside]
     if silent_here:

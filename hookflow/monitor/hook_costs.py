@@ -63,16 +63,15 @@ PASS_POINT = re.compile(r"(?:before|after)_(?P<split>val|test|predict)(?:_epoch|
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """The cost of a hook at one point, or of a phase. None, or "", is what is not known, or makes
-    no sense.
+    """The cost of a hook at one point, or of a phase.
 
-    Durations are in ns. `mean`, `median`, `p95`, `longest` and `share` are of one window: the last
-    minute, or the whole attempt. Where there were no calls in the last minute (`is_recent` is
-    false), the durations are of the attempt. `spent` is the time of all calls in the window, with
-    the checks of a trigger that says no: these are no calls, and count in `share` alone beside it.
-    `device` is the mean on an accelerator, of the last minute. `slowdown` is how many times as long
-    as before a call takes, if it has become slower. `share` is that of the training iterations:
-    None for what is called outside of them.
+    None, or "", is what is not known, or makes no sense. Durations are in ns. `mean`, `median`,
+    `p95`, `longest` and `share` are of one window: the last minute, or the whole attempt. Where
+    there were no calls in the last minute (`is_recent` is false), the durations are of the attempt.
+    `spent` is the time of all calls in the window, with the checks of a trigger that says no: these
+    are no calls, and count in `share` alone beside it. `device` is the mean on an accelerator, of
+    the last minute. `slowdown` is how many times as long as before a call takes, if it has become
+    slower. `share` is that of the training iterations: None for what is called outside of them.
     """
 
     every: str = ""
@@ -101,11 +100,10 @@ class CallCost:
 
 
 def is_reached(state: RunState, plan: Plan, binding: Binding) -> bool:
-    """Return whether the run comes to the point of a binding, as far as its record and its calls
-    say.
+    """Return whether the run comes to the point of a binding.
 
-    A run without data for a validation or a test has none, no training predicts, and a run from
-    scratch loads no checkpoint.
+    Its record and its calls show that. A run without data for a validation or a test has none, no
+    training predicts, and a run from scratch loads no checkpoint.
     """
     was_called = state.first.timing(binding.id).count > 0
     has_failed = (binding.hook, binding.point) in state.errors
@@ -132,8 +130,9 @@ def find_unreached_bindings(state: RunState, plan: Plan) -> frozenset[int]:
 
 
 def find_window_start(state: RunState, plan: Plan, binding: Binding) -> float:
-    """Return when the last minute of a binding begins:
-    inside iterations it is that of the training.
+    """Return when the last minute of a binding begins.
+
+    Inside iterations it is that of the training.
     """
     if plan.points.in_iteration(binding.point):
         return state.first.trained - WINDOW_SECONDS
@@ -184,11 +183,10 @@ def compute_binding_cost(
 def compute_background_cost(
     state: RunState, plan: Plan, binding: Binding, cost: CallCost, *, whole_attempt: bool
 ) -> CallCost:
-    """Return the cost of a hook; an offloaded one has the mean and the longest of its calls in
-    background.
+    """Return the cost of a hook.
 
-    Their other percentiles are not recorded. The share stays that of the time that the training
-    gave to the hook.
+    An offloaded one has the mean and the longest of its calls in background. Other percentiles of
+    its calls are not recorded. The share stays that of the time that the training gave to the hook.
     """
     stats = state.first.beside.get(binding.id)
     if stats is None or stats.count == 0:
@@ -216,8 +214,9 @@ def group_cost(
     *,
     whole_attempt: bool,
 ) -> CallCost:
-    """Return what the hooks of a group cost together at a point;
-    a duration is that of a call of any of them.
+    """Return what the hooks of a group cost together at a point.
+
+    A duration is that of a call of any of them.
     """
     costs = [
         compute_binding_cost(state, plan, pace, member, whole_attempt=whole_attempt)
@@ -250,9 +249,7 @@ def group_cost(
 
 
 def phase_cost(state: RunState, pace: Throughput, name: str, *, whole_attempt: bool) -> CallCost:
-    """Return the cost of a phase of the iteration,
-    or of the whole iteration (`ITERATION_HISTORY`).
-    """
+    """Return the cost of an iteration's phase, or of the iteration (`ITERATION_HISTORY`)."""
     minute = state.first.minute
     count = minute.sums["iters"]
     before = compute_median_of_means(
@@ -275,7 +272,7 @@ def phase_cost(state: RunState, pace: Throughput, name: str, *, whole_attempt: b
         spent = whole
     else:
         spent = times.by_phase[name]
-    # A median, in which spikes weigh nothing.
+    # Spikes weigh nothing in a median.
     recent = minute.compute_median("ns" if is_iteration else name)
     slowdown = None
     if recent >= SLOWDOWN_FACTOR * before:
@@ -303,8 +300,9 @@ def row_cost(
 
 
 def call_frequency(plan: Plan, binding: Binding) -> str:
-    """Return how often a hook is called, in a few characters: "1 it", "2 ep",
-    "once", "each" time.
+    """Return how often a hook is called, in a few characters.
+
+    Such texts are "1 it", "2 ep", "once", "each" time.
     """
     point = plan.points[binding.point]
     every = binding.trigger.every
@@ -358,10 +356,10 @@ def list_settings(state: RunState, plan: Plan, hook: str) -> list[Acknowledged]:
 def find_slowest_rank(
     ranks: dict[int, RankState], binding: Binding, begin: float
 ) -> tuple[int, float] | None:
-    """Return the rank whose calls take longest, and how many times as long as those of the others
-    (a median).
+    """Return the rank whose calls take longest.
 
-    It is None where fewer than two ranks have called the hook since `begin`.
+    The second value is how many times as long as those of the others (a median) they take. The
+    result is None where fewer than two ranks have called the hook since `begin`.
     """
     means: dict[int, float] = {}
     for number, rank in ranks.items():
@@ -379,8 +377,9 @@ def find_slowest_rank(
 
 
 def fold_groups(plan: Plan, folded: Collection[str]) -> Plan:
-    """Return the plan in which the members of each folded group,
-    where they stand together, are one binding.
+    """Return the plan with the members of each folded group as one binding.
+
+    They are one where they stand together.
     """
     groups = [group for group in plan.groups if group.name in folded]
     if not groups:
@@ -397,11 +396,10 @@ def group_of(plan: Plan, hook: str) -> str:
 
 
 def matching_bindings(plan: Plan, filter_text: str) -> set[int]:
-    """Return the ids of the bindings of which each word of a filter is a part, or a glob of a whole
-    name.
+    """Return the ids of the bindings that a filter matches.
 
-    The names are those of the hook, of its point and of its groups ("group:NAME"), and what the
-    hook is made of.
+    Each word of it is a part, or a glob of a whole name. The names are those of the hook, of its
+    point and of its groups ("group:NAME"), and what the hook is made of.
     """
     groups: dict[str, list[str]] = {}
     for group in plan.groups:
@@ -443,8 +441,9 @@ def format_costs(
 
 
 def cost_columns(cost: CallCost, has_device: bool) -> str:
-    """Return calls, median and share of the iterations; where the run has times on a device,
-    the mean there, too.
+    """Return calls, median and share of the iterations.
+
+    Where the run has times on a device, the mean there is returned, too.
     """
     columns = [f"{cost.count:>9,}", format_aligned(cost.median or 0.0)]
     if has_device:

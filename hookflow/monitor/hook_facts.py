@@ -1,5 +1,6 @@
-"""The facts on a hook at its point: why it runs where it does, what it declares,
-what has happened to it.
+"""The facts on a hook at its point.
+
+They say why it runs where it does, what it declares, what has happened to it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,8 +69,9 @@ def find_hooks_after(plan: Plan, binding: Binding) -> dict[str, list[str]]:
 
 
 def hook_above(plan: Plan, binding: Binding) -> tuple[Binding, Reason] | None:
-    """Return the hook that runs right before one at its point, and why it does;
-    None for the first one.
+    """Return the hook that runs right before one at its point, and why it does.
+
+    It is None for the first one.
     """
     for answer in explain_neighbours(plan, binding.point):
         if answer.then.id == binding.id:
@@ -78,8 +80,9 @@ def hook_above(plan: Plan, binding: Binding) -> tuple[Binding, Reason] | None:
 
 
 def last_writer(plan: Plan, binding: Binding, slot: str) -> Binding | None:
-    """Return who writes a slot last before a hook reads it,
-    in this round of the loop or in the one before.
+    """Return who writes a slot last before a hook reads it.
+
+    It is in this round of the loop or in the one before.
     """
     loop = Loop(plan.points, validates_in_epoch=False)
     later = plan.bindings[binding.id + 1 :]
@@ -93,8 +96,9 @@ def last_writer(plan: Plan, binding: Binding, slot: str) -> Binding | None:
 
 
 def describe_reason(plan: Plan, binding: Binding) -> str:
-    """Return in a line why a hook runs where it does: for whom it waits,
-    who waits for it, what it writes.
+    """Return in a line why a hook runs where it does.
+
+    The line says for whom it waits, who waits for it, what it writes.
     """
     before = find_hooks_before(plan, binding)
     parts = [f"after {', '.join(hooks)} ({place})" for place, hooks in before.items()]
@@ -119,8 +123,9 @@ def describe_reason(plan: Plan, binding: Binding) -> str:
 
 
 def describe_trouble(store: RunStore, binding: Binding) -> str:
-    """Return in a line what is wrong with a hook: its error, that it is off or slower;
-    empty if nothing is.
+    """Return in a line what is wrong with a hook: its error, that it is off or slower.
+
+    The line is empty if nothing is.
     """
     state = store.state
     error = state.errors.get((binding.hook, binding.point))
@@ -139,8 +144,9 @@ def describe_trouble(store: RunStore, binding: Binding) -> str:
 
 
 def describe_offload(store: RunStore, binding: Binding) -> str:
-    """Return what an offloaded hook took in its own thread,
-    its queue and what it dropped; empty for others.
+    """Return what an offloaded hook took in its thread, its queue and what it dropped.
+
+    The text is empty for other hooks.
     """
     stats = store.state.first.beside.get(binding.id)
     if stats is None:
@@ -149,9 +155,7 @@ def describe_offload(store: RunStore, binding: Binding) -> str:
 
 
 def list_reason_facts(plan: Plan, binding: Binding) -> Iterator[HookFact]:
-    """Yield for whom a hook waits, who waits for it, the data that it reads and writes,
-    its phase, its trigger.
-    """
+    """Yield what a hook waits for, what waits for it, its data, its phase and its trigger."""
     before = find_hooks_before(plan, binding)
     for place, hooks in before.items():
         yield HookFact("after", f"{', '.join(hooks)}   {place}")

@@ -31,8 +31,9 @@ class PixelImage:
 
 
 def read_image(path: Path) -> PixelImage | str:
-    """Return what is seen of an image (grey, RGB or RGBA) before the dashboard's ground,
-    or why there is none.
+    """Return what is seen of an image before the dashboard's ground, or why there is none.
+
+    The image is grey, RGB or RGBA.
     """
     import numpy as np
 
@@ -55,8 +56,9 @@ def read_image(path: Path) -> PixelImage | str:
 
 
 def half_blocks(image: PixelImage, width: int, height: int) -> tuple[Strip, ...]:
-    """Return the image as large as it may be in so many cells, its proportions kept;
-    a large one is shown in means.
+    """Return the image as large as it may be in so many cells, its proportions kept.
+
+    A large one is shown in means.
     """
     import numpy as np
 
@@ -87,8 +89,9 @@ def _strip_of(upper: Sequence[Sequence[int]], lower: Sequence[Sequence[int]]) ->
 
 
 def _resize_image(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
-    """Return the image in another size: of each new pixel the mean
-    of the old ones that it covers.
+    """Return the image in another size.
+
+    Each new pixel is the mean of the old ones that it covers.
     """
     import numpy as np
 

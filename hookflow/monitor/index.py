@@ -22,7 +22,8 @@ from hookflow.events.initial_weights import read_recorded_weights
 from hookflow.events.reading import read_json, read_object, read_regular
 from hookflow.events.rundir import RunDir, run_paths
 
-# What reads logs: to list 10,000 runs that have not changed takes less than to import it.
+# The modules that read logs are imported where they are used: listing 10,000 runs that have not
+# changed takes less time than that import.
 if TYPE_CHECKING:
     from hookflow.monitor.state import RunState
     from hookflow.monitor.summary import RunSummary, RunSummaryReader
@@ -86,13 +87,14 @@ Others are its metrics, best.METRIC, last.METRIC, its scalars, and the keys of i
 
 @dataclass(slots=True)
 class Row:
-    """A run in a list: its path below the folder of runs, its values by key, and those of its
-    pipeline in `config`.
+    """A run in a list.
 
-    A value is what JSON knows, None where there is none. `config_json` is `config` as text, a line
-    of JSON for each key (`"run.seed":0`) after an empty one: to read all of 10,000 takes a while,
-    to find a line in each does not. `curve_json` is `curve` as JSON. `refused` are logs that cannot
-    be read, in words. A row that is `final` holds until the files of the run change.
+    It has its path below the folder of runs, its values by key, and those of its pipeline in
+    `config`. A value is what JSON knows, None where there is none. `config_json` is `config` as
+    text, a line of JSON for each key (`"run.seed":0`) after an empty one: to read all of 10,000
+    takes a while, to find a line in each does not. `curve_json` is `curve` as JSON. `refused` are
+    logs that cannot be read, in words. A row that is `final` holds until the files of the run
+    change.
     """
 
     root: Path
@@ -118,7 +120,7 @@ class Row:
             try:
                 empty, *lines, _ = self.config_json.split("\n")
                 self._config = read_object(f"{empty}{{{','.join(lines)}}}", nan=True)
-            # The file of the index is damaged in this place: the run itself has it.
+            # Where the file of the index is damaged, the run itself has its pipeline.
             except ValueError:
                 self._config = _config(self.run)
         return self._config
@@ -146,8 +148,9 @@ def _begin(key: str) -> str:
 
 
 def read_stated_values(rows: Sequence[Row], key: str) -> list[Any]:
-    """Return the value of a key of their pipelines for each of these rows: quickly,
-    as there may be 10,000.
+    """Return the value of a key of their pipelines for each of these rows.
+
+    This is quick, as there may be 10,000 rows.
     """
     begin = _begin(key)
     size = len(begin)
@@ -215,16 +218,18 @@ class Index:
         return sorted(self._rows.values(), key=_make_begin_key, reverse=True)
 
     def _find_runs(self, known: Iterable[str], unreadable: list[str]) -> list[str]:
-        """Return the paths of all runs below the folder;
-        what cannot be read is added to `unreadable`.
+        """Return the paths of all runs below the folder.
+
+        Folders that cannot be read are added to `unreadable`.
         """
         known_paths = {f"{self._folder}/{path}" for path in known}
         prefix = len(self._folder) + 1
         return [path[prefix:] for path in run_paths(self.root, unreadable.append, known_paths)]
 
     def _signature(self, path: str, row: Row | None) -> str:
-        """Return what changes with the files of a run: the times of its folder and its log, and
-        sizes of logs.
+        """Return what changes with the files of a run.
+
+        It has the times of its folder and its log, and sizes of logs.
 
         The time of the folder is enough for a run that has ended: a process that resumes it
         replaces a file there.
@@ -261,7 +266,8 @@ class Index:
         metric = next(iter(in_order(metrics, summary.state.monitored)), "")
         curve = _sample([value for _, value in metrics.get(metric, ())])
         values = _values(run, summary, metric)
-        # The time of the folder alone, which `_signature` looks at first.
+        # The signature of a run that has ended is the time of its folder, which `_signature`
+        # compares first.
         if values["status"] in ENDED_STATES:
             signature = signature.partition(" ")[0]
         if is_silent:  # in words that stay true until its log grows: only then is it read again
@@ -284,9 +290,9 @@ class Index:
         try:
             if file.is_file():
                 return self._read_rows(file)
-        # It may not be read, or is being written for long.
+        # The file may not be readable, or another process may be writing it for long.
         except sqlite3.OperationalError as error:
-            # A text that is no UTF-8 has none.
+            # The error about a text that is no UTF-8 has no code.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
             self._damaged = code & 0xFF not in HARMLESS_ERRORS
         except OSError:
@@ -360,10 +366,9 @@ def _sample(values: Sequence[float]) -> Sequence[float]:
 
 
 def find_remaining_forks(runs: Sequence[RunDir]) -> dict[str, list[str]]:
-    """Return, for runs that are to be deleted, the forks that would stay, by ids; forks are in the
-    same folder of runs.
+    """Return, for runs that are to be deleted, the forks that would stay, by ids.
 
-    A run without such forks is left out.
+    Forks are in the same folder of runs. A run without such forks is left out.
     """
     ids = {run.id for run in runs}
     folders = {run.path.parent.parent for run in runs}
@@ -400,8 +405,9 @@ def _json(value: Any) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """Say whether SQLite can hold a text: a name of a file may be any bytes,
-    and JSON may have half a character.
+    """Say whether SQLite can hold a text.
+
+    A file's name may be any bytes, and JSON may have half a character.
     """
     try:
         text.encode()
@@ -451,8 +457,9 @@ def _make_begin_key(row: Row) -> tuple[str, float, str]:
 
 
 def _values(run: RunDir, summary: "RunSummary", metric: str) -> dict[str, Any]:
-    """Return everything that a run can be filtered by, sorted by or shown with;
-    None where it has no value.
+    """Return everything that a run can be filtered by, sorted by or shown with.
+
+    It is None where the run has no value.
     """
     state = summary.state
     facts = run.describe()
@@ -543,8 +550,9 @@ def _config(run: RunDir) -> dict[str, Any]:
 
 
 def _commit(run: RunDir) -> str | None:
-    """Return the git commit in short, "dirty" if files differ from it,
-    as the hook `env_info` has written it.
+    """Return the git commit in short, as the hook `env_info` has written it.
+
+    It has "dirty" if files differ from the commit.
     """
     with suppress(OSError, ValueError, KeyError, TypeError):
         git = read_object(read_regular(run.path / "environment.json"))["git"]

@@ -1,5 +1,6 @@
-"""Single iterations in a trace, as a run writes them (see
-`hookflow.runner.logging.capture`), and their totals.
+"""Single iterations in a trace, and their totals.
+
+`hookflow.runner.logging.capture` writes the traces.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,8 +50,9 @@ class SpanGroup:
     chain: list[tuple[float, float]] = field(default_factory=list)
     """Begin and duration of what is on the critical chain."""
     since: int = 0
-    """The iteration of the first firing here of an offloaded hook,
-    where that is an earlier one; else 0.
+    """The iteration of an offloaded hook's first firing here.
+
+    It is 0 unless that is an earlier iteration.
     """
 
     @property
@@ -83,8 +85,7 @@ class SpanGroup:
 
 @dataclass(slots=True)
 class TracedIteration:
-    """A traced iteration, how many microseconds it took, and its spans in the order in which they
-    began.
+    """A traced iteration, its microseconds, and its spans in the order in which they began.
 
     `device` are its microseconds on an accelerator; None where there is none. `has_lanes` says
     whether offloaded hooks were at work, or waited for: else the whole training thread is the
@@ -100,8 +101,7 @@ class TracedIteration:
 
 @dataclass(frozen=True, slots=True)
 class TracedTotal:
-    """The time of a phase or a hook in one traced iteration, and in the mean of all of them, in
-    microseconds.
+    """The microseconds of a phase or a hook in one traced iteration, and in the mean of all.
 
     Neither has the time of other hooks that were called within it. `share` is that of the mean
     iteration.
@@ -147,8 +147,9 @@ def traced_iterations(spans: Sequence[Event]) -> list[TracedIteration]:
 
 
 def _group_by_iteration(events: Iterable[Event]) -> dict[int, list[Event]]:
-    """Return the events of each whole iteration, its own first, and the others as they began,
-    an outer one first.
+    """Return the events of each whole iteration.
+
+    The iteration comes first, and then the others as they began, an outer one first.
     """
     result: dict[int, list[Event]] = {}
     for event in sorted(events, key=_order_of):
@@ -171,7 +172,7 @@ def _make_traced_iteration(it: int, host: list[Event], device: list[Event]) -> T
         return TracedIteration(int(it), micros, rows)
     device_micros = float(device[0]["dur"])
     on_device = _group_spans(device[1:], float(device[0]["ts"]), device_micros)
-    # alone: work that waits is not nested as its launches.
+    # Spans are matched by the label alone: work on the device is not nested as its launches are.
     by_label = {row.label: row.total for row in on_device}
     for row in rows:
         row.device = by_label.get(row.label)
@@ -179,8 +180,9 @@ def _make_traced_iteration(it: int, host: list[Event], device: list[Event]) -> T
 
 
 def _group_spans(events: list[Event], start: float, micros: float) -> list[SpanGroup]:
-    """Return the spans of an iteration of so many `micros` from `start` on,
-    those of one name in one span together.
+    """Return the spans of an iteration of so many `micros` from `start` on.
+
+    Spans of one name are joined in one.
     """
     rows: dict[tuple[str, ...], SpanGroup] = {}
     open_spans: list[tuple[float, tuple[str, ...]]] = []  # the end of each, and its key
@@ -220,8 +222,9 @@ def _group_of(event: Event) -> SpanGroup:
 
 
 def _add_lanes(traced: TracedIteration, start: float, lanes: Sequence[BackgroundLane]) -> None:
-    """Add the rows of offloaded hooks to an iteration that began at `start`,
-    and mark the critical chain on all.
+    """Add the rows of offloaded hooks to an iteration that began at `start`.
+
+    The critical chain is marked on all rows.
     """
     firings = {}
     for lane in lanes:
@@ -260,8 +263,9 @@ def _lane_row(hook: str, firings: Sequence[LaneFiring], traced: TracedIteration)
 
 
 def _within(micros: float, begin: float, end: float) -> list[tuple[float, float]]:
-    """Return begin and duration of the part of a span that lies in an iteration, in a list;
-    an empty one for none.
+    """Return begin and duration of the part of a span that is in an iteration, in a list.
+
+    The list is empty if no part is.
     """
     begin = max(begin, 0.0)
     end = min(end, micros)
@@ -285,15 +289,17 @@ def _overlaps(
 
 
 def total_by_phase(traced: Sequence[TracedIteration], place: int) -> list[TracedTotal]:
-    """Return what each phase took in the iteration at a place, without hooks,
-    which are one of them; longest first.
+    """Return what each phase took in the iteration at a place, the longest first.
+
+    Hooks are taken out of the phases, and are one of them.
     """
     return _compute_totals([_phase_times(iteration) for iteration in traced], traced, place)
 
 
 def total_by_hook(traced: Sequence[TracedIteration], place: int) -> list[TracedTotal]:
-    """Return what each hook took in the iteration at a place at all of its
-    points together; longest first.
+    """Return what each hook took in the iteration at a place at all of its points.
+
+    The longest comes first.
     """
     return _compute_totals([_hook_times(iteration) for iteration in traced], traced, place)
 

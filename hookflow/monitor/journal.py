@@ -22,7 +22,9 @@ ERROR_ACTION_LABELS = {"raise": "ends the run", "disable": "hook switched off", 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more
+    """An entry of the journal.
+
+    `number` counts all entries of the run from 0. `detail` is a traceback or whatever needs more
     than a line.
 
     `own`: no record of rank 0 has it, but another rank or the monitor itself. `it` is the iteration
@@ -52,8 +54,9 @@ class Entry:
 
 
 class RepeatedEntry(NamedTuple):
-    """Warnings or errors of one text: the first entry, the iteration of the last one,
-    and how many there were.
+    """Warnings or errors of one text.
+
+    It has the first entry, the iteration of the last one, and how many there were.
     """
 
     first: Entry
@@ -69,16 +72,18 @@ class Moment(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """A recording: what there is to go to, and when each attempt began and ended,
-    in seconds since 1970.
+    """A recording.
+
+    It has the places to go to, and when each attempt began and ended, in seconds since 1970.
     """
 
     moments: Sequence[Moment]
     attempts: Sequence[tuple[float, float]]
 
     def place(self, t: float) -> float:
-        """Return the seconds of the attempts up to a moment;
-        the time between them has no length.
+        """Return the seconds of the attempts up to a moment.
+
+        The time between them has no length.
         """
         passed = 0.0
         for began, ended in self.attempts:
@@ -87,8 +92,9 @@ class Timeline(NamedTuple):
 
 
 class Journal:
-    """The last entries, the last warnings and errors, and of all of these: how many,
-    and each text once.
+    """The last entries, and the last warnings and errors.
+
+    The journal counts all of these, and has each text once.
     """
 
     LIMIT = 2000

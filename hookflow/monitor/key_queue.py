@@ -1,5 +1,6 @@
-"""The keys that have come and are not handled yet:
-each waits until what the one before it began has been done.
+"""The keys that have come and are not handled yet.
+
+Each waits until what the one before it began has been done.
 """
 
 import asyncio
@@ -41,8 +42,9 @@ class KeyQueue:
         self._app.run_worker(self._follow(receiver), group="keys", name="keys")
 
     async def _send_next(self) -> MessagePump | None:
-        """Hand the next key on; return who has received it,
-        None while no screen is there to do so.
+        """Hand the next key on, and return who has received it.
+
+        It is None while no screen is there to do so.
         """
         key = self._waiting.popleft()
         if not self._app.screen_stack:
@@ -69,8 +71,9 @@ class KeyQueue:
             return
 
     async def _wait_for_handlers(self, receiver: MessagePump | None) -> None:
-        """Wait until a key has gone from its receiver up to the app,
-        and a screen that it opens has been made.
+        """Wait until a key has gone from its receiver up to the app.
+
+        A screen that the key opens has been made by then.
         """
         node = receiver
         while node is not None:
@@ -83,8 +86,9 @@ class KeyQueue:
 
 
 async def _wait_for_queue(node: MessagePump) -> None:
-    """Wait until the messages that a widget has received so far are handled;
-    not where it takes no more.
+    """Wait until the messages that a widget has received so far are handled.
+
+    A widget that takes no more is not waited for.
     """
     is_reached = asyncio.Event()
     if node.call_later(is_reached.set):

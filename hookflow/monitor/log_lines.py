@@ -103,8 +103,9 @@ class LogMerger:
         return result
 
     def _make_event_lines(self, journal: Iterable[Entry]) -> list[tuple[float, LogLine]]:
-        """Return the line of each entry with its place in time; an entry may have changed,
-        as more came with it.
+        """Return the line of each entry with its place in time.
+
+        An entry may have changed, as more came with it.
         """
         known = self._of_entries
         self._of_entries = {}
@@ -181,8 +182,6 @@ class LogFilter:
 
 
 def list_sources(lines: Iterable[LogLine]) -> list[str]:
-    """Return what the source of the lines can be chosen from,
-    in the order in which the choice goes round.
-    """
+    """Return the sources of lines that can be chosen, in the order of the choice."""
     own = dict.fromkeys(line.source for line in lines if line.entry is not None)
     return [EVERYTHING, EVENTS, PRINTED, *own]

@@ -1,5 +1,6 @@
-"""Reads the event logs of a run: one reader for each log, with a filter,
-and one that merges those of all ranks.
+"""Reads the event logs of a run.
+
+There is one reader for each log, with a filter, and one that merges those of all ranks.
 """
 
 import re
@@ -16,8 +17,9 @@ from hookflow.events.records import MAX_WORLD_SIZE, Record
 from hookflow.events.rundir import RunDir
 
 RECENT_BYTES = 1 << 19
-"""Bytes at the end of a log, when it is first looked at,
-in which no record is old: some minutes.
+"""Bytes at the end of a log, when it is first looked at, in which no record is old.
+
+They span some minutes.
 """
 
 
@@ -112,8 +114,9 @@ class LogReader(TailReader[Record]):
         return records + self._take_thinned()
 
     def _take_thinned(self) -> list[Record]:
-        """Return the last records of those that were left out;
-        a line that is no record is passed over.
+        """Return the last records of those that were left out.
+
+        A line that is no record is passed over.
         """
         records = []
         for line in self._thinned.values():
@@ -197,8 +200,9 @@ class RunLogReader:
         return reader
 
     def read(self) -> Iterator[tuple[int, Record]]:
-        """Yield what is new with the rank that has written it; of what is there,
-        what is oldest first.
+        """Yield what is new with the rank that has written it.
+
+        The oldest record comes first.
         """
         self._find_new_ranks()
         unfinished = self.readers  # those that may have more than was read

@@ -1,5 +1,6 @@
-"""A run without a screen: plain lines for logs and pipes, on a terminal with progress bars below;
-or its raw records.
+"""A run without a screen: plain lines for logs and pipes, or its raw records.
+
+On a terminal the lines have progress bars below.
 
 A line has one fact, its kind in front, and no control characters. Bars are there only while the run
 is followed.
@@ -64,8 +65,9 @@ KIND_COLOURS = {
 
 
 class LineWriter:
-    """Writes lines below one another; with `has_bars` in colour, above bars,
-    which leave at the end of this context.
+    """Writes lines below one another.
+
+    With `has_bars` they are in colour, above bars, which leave at the end of this context.
     """
 
     def __init__(self, out: TextIO, has_bars: bool) -> None:
@@ -97,7 +99,7 @@ class LineWriter:
         if match:
             text.stylize("dim", *match.span("clock"))
             text.stylize(KIND_COLOURS.get(match["kind"], ""), *match.span("kind"))
-        # Output stays as it was laid out.
+        # Lines of the run's output are not wrapped, so that they stay as they were laid out.
         self.console.print(text, soft_wrap=line.startswith("output"))
 
     def show_bars(self, state: RunState) -> None:
@@ -117,14 +119,16 @@ MAX_RELAYED = 1000
 """Printed lines that are remembered, so that a traceback is not printed twice."""
 
 ChildExit = Callable[[], int | None]
-"""Returns the exit code of the process that trains once it has ended,
-when the caller is its parent.
+"""Returns the exit code of the training process once it has ended.
+
+The caller must be its parent.
 """
 
 
 def print_records(run: RunDir, out: TextIO, *, child_exit: ChildExit | None = None) -> int:
-    """Print each record of the event log, of several ranks that of rank 0,
-    as a line of JSON; see `follow`.
+    """Print each record of the event log as a line of JSON, as `follow` does.
+
+    Where there are several ranks, the log of rank 0 is printed.
     """
     live = LogFollower(run, kept=child_exit is not None and not count_attempts(run))
     return show_records(
@@ -148,7 +152,7 @@ def print_run(
     attempt is printed, with the changes. A mistake that ends a run before it has begun is left for
     the caller that has started it.
     """
-    # A long log opens at once afterwards, after any viewer.
+    # A parent keeps snapshots of the state, so that any viewer opens a long log at once afterwards.
     live = LogFollower(run, kept=child_exit is not None)
     attempts = count_attempts(run)
     with LineWriter(out, bars) as writer:
@@ -185,8 +189,9 @@ def print_run(
 
 
 class RunPrinter:
-    """Prints a line for each fact; the attempts before the one
-    numbered `skip` are folded in silence.
+    """Prints a line for each fact.
+
+    The attempts before the one numbered `skip` are folded in silence.
     """
 
     def __init__(
@@ -212,7 +217,7 @@ class RunPrinter:
         self._stall = StallWatch(run, live)
         self._progress_due = 0.0  # when the last line on progress was due
         self._progress_it = -1  # and its iteration
-        # When the last line on some work of a hook was due.
+        # By hook and name of a work: when the last line about it was due.
         self._work_told: dict[tuple[str, str], float] = {}
 
     def take(self, record: Record) -> None:
@@ -232,9 +237,7 @@ class RunPrinter:
         self._print(*self._iter_own_lines(entries))
 
     def warn(self) -> None:
-        """Print what has come from other ranks, or from the monitor itself,
-        since the last record of rank 0.
-        """
+        """Print what has come from other ranks, or from the monitor, since rank 0's last record."""
         entries = self._new_entries()
         if self._attempt >= self._skip:
             self._print(*self._iter_own_lines(entries))
@@ -249,8 +252,9 @@ class RunPrinter:
         self._print(f"{format_clock(time.time())} {_line(kind, text)}")
 
     def look(self, interrupts: int, over: bool) -> None:
-        """Print what has no record: that Ctrl-C was pressed, and its effect;
-        that the run hangs, or is lost.
+        """Print what has no record.
+
+        That is that Ctrl-C was pressed, and its effect, and that the run hangs, or is lost.
         """
         while self._interrupts < interrupts:
             self._interrupts += 1
@@ -275,8 +279,9 @@ class RunPrinter:
         )
 
     def print_output(self, over: bool = False) -> None:
-        """Print the output of the training since the last time; `over`,
-        also a line that it has not ended.
+        """Print the output of the training since the last time.
+
+        With `over` a line that it has not ended is printed, too.
         """
         for line in self._output.read(over):
             self._relayed.append(line)
@@ -303,8 +308,9 @@ class RunPrinter:
                     yield f"{format_clock(entry.t)} {line}"
 
     def _format_traceback(self, text: str) -> list[str]:
-        """Return the lines of a traceback, unless it is a message alone,
-        or the training has printed it.
+        """Return the lines of a traceback.
+
+        There are none if it is a message alone, or the training has printed it.
         """
         if "\n" not in text.strip():
             return []
@@ -348,8 +354,9 @@ class RunPrinter:
         return [_entry_line(entry) for entry in entries if not entry.own]
 
     def _end_lines(self, entries: list[Entry]) -> list[str]:
-        """Return the lines for the end of a run; of one that has failed to
-        start they are printed already.
+        """Return the lines for the end of a run.
+
+        Of one that has failed to start they are printed already.
         """
         if self._live.state.failed_to_start:
             return []
@@ -357,9 +364,7 @@ class RunPrinter:
         return [_line("end", entry.text.replace(self._raised, first_sentence)) for entry in entries]
 
     def _format_frame_progress(self, record: Frame) -> list[str]:
-        """Return the line of the progress, where it is time for one and
-        there is no bar that shows it.
-        """
+        """Return the line of the progress, where it is time for one and no bar shows it."""
         done = self._live.state.it
         is_due = (
             record["t"] - self._progress_due >= PROGRESS_INTERVAL and record["stage"] == "train"

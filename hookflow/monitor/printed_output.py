@@ -1,5 +1,6 @@
-"""The output of the training: stdout and stderr, which share one file,
-read line by line as it grows.
+"""The output of the training.
+
+Its stdout and stderr share one file, which is read line by line as it grows.
 """
 
 import re
@@ -19,8 +20,9 @@ MAX_LINES = 10_000
 
 
 def tidy(line: str) -> str:
-    """Return a line as it looks in the end: of a progress bar,
-    which goes back again and again, the last state.
+    """Return a line as it looks in the end.
+
+    For a progress bar, which is drawn again and again, that is the last state.
     """
     states = [part for part in ESCAPE_SEQUENCE.sub("", line).split("\r") if part.strip()]
     if not states:
@@ -29,8 +31,9 @@ def tidy(line: str) -> str:
 
 
 class OutputReader:
-    """Reads what has been printed since the last look;
-    at first at most `back` bytes of what was there before.
+    """Reads what has been printed since the last look.
+
+    At first it reads at most `back` bytes of what was there before.
     """
 
     def __init__(self, path: Path, *, back: int | None = None) -> None:
@@ -116,8 +119,9 @@ MEASUREMENT_PATTERN = (
     rf"(?!['\")\]]*\s*[:=|]?\s*({FRACTION_PATTERN}|{INTEGER_PATTERN})"
     rf"|\s\w+\s*[:=]?\s*{FRACTION_PATTERN})"
 )
-"""Characters that do not follow a word of an error: a number, of which the word, or it and the next
-one, is the name.
+"""A look ahead that refuses a number behind a word of an error.
+
+There the word, or it and the next one, is the name of the number.
 """
 
 LINE_BEGIN_PATTERN = r"^\W*(\d[\d:.,/TZ -]*\W*)?"

@@ -1,7 +1,7 @@
-"""Looks at the processes of a run and at this machine. A look takes its time, so it belongs in a
-thread.
+"""Looks at the processes of a run and at this machine.
 
-Each look returns an immutable value, and reads no state that another thread changes.
+A look takes its time, so it belongs in a thread. Each look returns an immutable value, and reads no
+state that another thread changes.
 """
 
 import socket
@@ -56,8 +56,9 @@ def read_training_places(run: RunDir, ranks: Iterable[int]) -> dict[int, Place]:
 
 
 def read_stacks(run: RunDir, pids: Mapping[int, int]) -> dict[int, list[str]]:
-    """Return the stacks of the training threads of ranks on this machine,
-    the innermost frame first; takes seconds.
+    """Return the stacks of the training threads of ranks here, the innermost frame first.
+
+    This takes seconds.
     """
     return {rank: stack(pid, run.output) for rank, pid in pids.items()}
 
@@ -81,8 +82,9 @@ class ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class StackRequest:
-    """The processes whose stacks are to be taken: of all ranks where they are `shown`, of the
-    blocking ones in a stall.
+    """The processes whose stacks are to be taken.
+
+    These are all ranks where they are `shown`, and the blocking ones in a stall.
 
     `again`: they are taken though there are some.
     """
@@ -144,8 +146,10 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class MachineState:
-    """One look: processor, memory and the monitor's own processor time in hundredths;
-    `load` as the system counts.
+    """One look at the machine.
+
+    Processor, memory and the monitor's own processor time are in hundredths. `load` is as the
+    system counts.
     """
 
     cpu: float
@@ -181,8 +185,9 @@ class MachineSensor:
         return MachineState(cpu, load, ram, self._self.cpu_percent(), gpus)
 
     def _read_gpu(self, index: int) -> GpuState:
-        """Ask for each figure alone: a slice of a GPU knows its memory and no load,
-        a laptop's GPU no power.
+        """Ask for each figure alone.
+
+        A slice of a GPU knows its memory and no load, and a laptop's GPU no power.
         """
         nvml = self._nvml
         handle = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)

@@ -29,8 +29,9 @@ def can_show_bars(out: TextIO) -> bool:
 
 
 class ProgressBar(NamedTuple):
-    """One row: how much is `done` of how much (0: unknown); speed, time and the time left;
-    and the latest numbers.
+    """One row: how much is `done` of how much, with speed and times.
+
+    The whole is 0 where it is unknown. The latest numbers are shown, too.
     """
 
     name: str
@@ -49,8 +50,9 @@ def shorten_name(name: str) -> str:
 
 
 def names_as_they_came(state: RunState) -> list[str]:
-    """Return the scalars in an order that a new one does not change: monitored ones, the loss,
-    others as they came.
+    """Return the scalars in an order that a new one does not change.
+
+    Monitored ones come first, then the loss, then others as they came.
     """
     monitored = [name for name in state.monitored if name in state.scalars]
     if "loss" in state.scalars:
@@ -61,8 +63,10 @@ def names_as_they_came(state: RunState) -> list[str]:
 
 
 def make_progress_bars(state: RunState) -> Iterator[ProgressBar]:
-    """Yield a bar for the run, one for the epoch where there are several, one for a validation that
-    is on, and one for each piece of work that hooks show.
+    """Yield a bar for the run, and one for each thing that goes on in it.
+
+    These are the epoch where there are several, a validation, and each piece of work that hooks
+    show.
     """
     if not state.run:
         return
@@ -117,8 +121,9 @@ def _format_numbers(numbers: Iterable[tuple[str, float]]) -> tuple[str, ...]:
 
 
 def make_bars_table(bars: Sequence[ProgressBar], width: int) -> Table:
-    """Return the bars below one another for so many cells;
-    what a narrow terminal has no room for is left out.
+    """Return the bars below one another for so many cells.
+
+    Parts that a narrow terminal has no room for are left out.
     """
     table = Table.grid(padding=(0, 2))
     bar_width = max(min(width // 5, width - 28), 1)

@@ -74,7 +74,7 @@ class RankState:
         t = record["t"]
         self.now = max(self.now, t)
         self.it = record["it"]
-        # Else the last minute of training stays.
+        # A frame without training is not added, so that the last minute of training stays.
         if record["iters"][0] or any(record["phases"].values()):
             self.minute.add(t, record["phases"], record["iters"], record["samples"], record["cost"])
             count, ns, *_ = record["iters"]
@@ -92,8 +92,9 @@ class RankState:
 
 
 def time_in_iterations(rank: RankState, plan: Plan, binding: Binding) -> int:
-    """Return the ns that firings of a binding took inside iterations of the last minute;
-    0 where it fires elsewhere.
+    """Return the ns that firings of a binding took inside iterations of the last minute.
+
+    It is 0 where it fires elsewhere.
     """
     if not plan.points.in_iteration(binding.point):
         return 0
@@ -115,7 +116,8 @@ MIN_ITERATIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class StragglerInfo:
-    """The others wait `cost` ns for this rank in each iteration of `whole` ns;
+    """The others wait `cost` ns for this rank in each iteration of `whole` ns.
+
     `reason` is where it takes longer.
     """
 
@@ -232,8 +234,9 @@ class RankGroup:
         self._waiting: dict[MessageKey, _WaitingMessage] = {}
 
     def begin_attempt(self, run: Run) -> "RankGroup":
-        """Return the ranks of the attempt that rank 0 begins with `run`;
-        some of the others may have begun before.
+        """Return the ranks of the attempt that rank 0 begins with `run`.
+
+        Some of the others may have begun before.
         """
         first = self.of[0]
         over = 0.0  # when the attempt before was over
@@ -261,8 +264,9 @@ class RankGroup:
     # Records
 
     def apply(self, number: int, record: Record, journal: Journal) -> None:
-        """Take a record of another rank than 0, unless it is of a kind
-        that is shown of rank 0 alone.
+        """Take a record of another rank than 0.
+
+        Kinds that are shown of rank 0 alone are left out.
         """
         if self.of[0].run and number >= self.world:
             return  # a log that an attempt with more ranks has left
@@ -280,7 +284,8 @@ class RankGroup:
                 self._apply_error(number, record, journal)
             case "end":
                 rank.end = record
-                # A mistake, perhaps on one machine alone.
+                # A failure without a recorded error is a mistake of the user's, perhaps on one
+                # machine alone.
                 if record["status"] == "failed" and rank.fatal is None:
                     self._wait(
                         number,
@@ -312,8 +317,9 @@ class RankGroup:
         )
 
     def mark_seen(self, record: LogMessage) -> None:
-        """Note a message, an error or the end of rank 0:
-        that of the others need not be shown again.
+        """Note a message, an error or the end of rank 0.
+
+        The same of the other ranks need not be shown again.
         """
         key = _key_of(record)
         self._waiting.pop(key, None)
@@ -322,8 +328,9 @@ class RankGroup:
     # Notes on the ranks
 
     def check_balance(self, t: float, plan: Plan, journal: Journal) -> None:
-        """Judge, once a second of the run, whether the ranks are balanced;
-        the journal records each change.
+        """Judge, once a second of the run, whether the ranks are balanced.
+
+        The journal records each change.
         """
         self._release(journal)
         if t < self._judged_at + 1 or not can_compare(self.of):
@@ -375,9 +382,7 @@ class RankGroup:
 
     @property
     def silent(self) -> dict[int, float]:
-        """The ranks that have written nothing for long while others go on,
-        and for how many seconds.
-        """
+        """The ranks that have been silent for long while others go on, and for how many seconds."""
         first = self.of[0]
         if first.end or not first.run:
             return {}

@@ -37,8 +37,10 @@ MARKED_KINDS = frozenset({"run", "epoch", "metrics", "checkpoint", "error", "mes
 
 
 class LogLineIndex(NamedTuple):
-    """A line of a log: its time, which never falls; its rank; the byte that it starts at;
-    its kind and iteration.
+    """A line of a log.
+
+    It has its time, which never falls, its rank, the byte that it starts at, its kind and
+    iteration.
     """
 
     time: float
@@ -56,8 +58,9 @@ class Recording:
     """
 
     KEPT, LINES = 256, 500
-    """States held on the way, at most, and lines of rank 0 between two, at least: so that going
-    back need not begin at the beginning. They are kept as snapshots, too.
+    """States held on the way, at most, and lines of rank 0 between two, at least.
+
+    With them, going back need not begin at the beginning. They are kept as snapshots, too.
     """
 
     def __init__(self, run: RunDir) -> None:
@@ -78,10 +81,12 @@ class Recording:
         lines_between = max(len(self._places[0]) // self.KEPT, self.LINES)
         self._stops = frozenset(self._places[0][::lines_between])
         self._kept: dict[int, bytes | int] = {0: pack_snapshot(Snapshot(RunState()))}
-        """States by place: packed, which is ten times as quick as a copy,
-        or as bytes of the log of a snapshot.
+        """By place: a packed state, or the bytes of the log that a snapshot has folded.
+
+        Packing a state is ten times as quick as copying it.
         """
-        # Of several ranks `RunLogReader` leaves out frames.
+        # Where there are several ranks, `RunLogReader` leaves out frames, and so has other
+        # snapshots.
         reader = "" if len(self._paths) == 1 else "replay"
         self._snapshots = Snapshots(run.events, reader)
         for num_bytes in self._snapshots.places:
@@ -110,8 +115,9 @@ class Recording:
                 self._marked.append(place)
 
     def _find_place_after(self, rank: int, num_bytes: int) -> int:
-        """Return the place of the first line of a rank from a byte of its log on;
-        behind all lines if there is none.
+        """Return the place of the first line of a rank from a byte of its log on.
+
+        It is behind all lines if there is none.
         """
         places = self._places[rank]
         first = bisect_left(places, num_bytes, key=lambda place: self._starts[place])
@@ -147,8 +153,9 @@ class Recording:
         return [*pairwise([*self._begins, len(self._times)])]
 
     def find_moment(self, it: int) -> float | None:
-        """Return when `it` iterations were done, in the last attempt that did them;
-        None where none did.
+        """Return when `it` iterations were done, in the last attempt that did them.
+
+        It is None where none did.
         """
         for begin, end in reversed(self._attempt_bounds()):
             frames = self._frames[bisect_left(self._frames, begin) : bisect_left(self._frames, end)]
@@ -209,8 +216,9 @@ class Recording:
             del self._kept[place]  # it does not fit the log
 
     def _state_at(self, place: int) -> RunState | None:
-        """Return the state that is kept for a place,
-        without the commands that had no answer then.
+        """Return the state that is kept for a place.
+
+        It is without the commands that had no answer then.
         """
         kept = self._kept[place]
         if isinstance(kept, bytes):
@@ -249,14 +257,16 @@ class Recording:
 
 
 _RECORD_START_PATTERN = re.compile(rb'\{"k":"([a-z]+)","t":(\d{1,10}(?:\.\d+)?),"it":(\d{1,18}),')
-"""How a record begins; it is read whole where it begins otherwise, or begins an attempt,
-and else once it is shown.
+"""How a record begins.
+
+A record is read whole where it begins otherwise, or begins an attempt, and else once it is shown.
 """
 
 
 def _index_lines(rank: int, path: Path) -> Iterator[LogLineIndex]:
-    """Yield each whole line of a log that is a record, or begins as one;
-    of other ranks not what rank 0 shows.
+    """Yield each whole line of a log that is a record, or begins as one.
+
+    Of other ranks it leaves out what rank 0 shows.
     """
     latest = 0.0
     with open_regular(path) as file:

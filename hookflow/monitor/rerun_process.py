@@ -1,5 +1,6 @@
-"""A rerun from the dashboard: a process of its own does an iteration again,
-and its report is read.
+"""A rerun from the dashboard.
+
+A process of its own does an iteration again, and its report is read.
 """
 
 import os
@@ -48,10 +49,10 @@ class RerunReport:
 
 
 class RerunProcess:
-    """A rerun in a process and session of its own, which goes on where the dashboard is left; it
-    prints to a file.
+    """A rerun in a process and session of its own.
 
-    That file and the directory of the rerun are in a temporary folder, which stays until `remove`.
+    It goes on where the dashboard is left, and prints to a file. That file and the directory of the
+    rerun are in a temporary folder, which stays until `remove`.
     """
 
     def __init__(self, run: RunDir, it: int) -> None:

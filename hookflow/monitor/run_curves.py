@@ -13,8 +13,9 @@ LETTERS_ON_CURVE = 6
 
 
 def draw_run_curves(runs: Sequence[ComparedRun], name: str, width: int, height: int) -> list[Strip]:
-    """Return the curves of a metric or a scalar as `height` rows of `width` cells;
-    each has the letter of its run.
+    """Return the curves of a metric or a scalar as `height` rows of `width` cells.
+
+    Each has the letter of its run.
     """
     curves = []
     its = [0]
@@ -36,7 +37,8 @@ def draw_run_curves(runs: Sequence[ComparedRun], name: str, width: int, height: 
 
 
 def _choose_lettered_points(num_points: int, shift: float) -> set[int]:
-    """Return the places of the points that have a letter;
+    """Return the places of the points that have a letter.
+
     `shift` is a share of the distance between two letters.
     """
     places = set()

@@ -50,8 +50,9 @@ class RunFolder:
 
 
 def list_runs(rows: Sequence[Row], wanted: str, sort_key: str) -> RunListing:
-    """Return what a filter leaves of the rows, in order;
-    without one the runs that were refused are left out.
+    """Return what a filter leaves of the rows, in order.
+
+    Without a filter the runs that were refused are left out.
     """
     metrics = Counter(row.values["metric"] for row in rows if row.values["metric"])
     metric = next(iter(metrics), "")
@@ -110,8 +111,9 @@ def delete(run: RunDir) -> str:
 
 
 def resume(run: RunDir) -> str:
-    """Resume a run in a process of its own, which is begun as in a shell;
-    return in words what came of that.
+    """Resume a run in a process of its own, which is begun as in a shell.
+
+    Returns in words what came of that.
     """
     command = [sys.executable, "-m", "hookflow", "run", "--resume", str(run.path), "--detach"]
     begun = subprocess.run(

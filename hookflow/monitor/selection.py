@@ -1,5 +1,6 @@
-"""Which runs of an index are shown, in which order, with which columns: filters, sorting,
-groups, keys that differ.
+"""Which runs of an index are shown, in which order, with which columns.
+
+That is filters, sorting, groups, and keys that differ.
 """
 
 import json
@@ -113,8 +114,9 @@ def select(
 
 
 def in_order_of(rows: Iterable[Row], key: str) -> list[Row]:
-    """Return the runs by the value of a key, the largest first for "-KEY";
-    those without a value come last.
+    """Return the runs by the value of a key, the largest first for "-KEY".
+
+    Those without a value come last.
     """
     name = key.removeprefix("-")
     ranked: list[tuple[tuple[bool, Any], Row]] = []
@@ -141,8 +143,9 @@ def groups(rows: Iterable[Row], key: str) -> list[tuple[Any, list[Row]]]:
 
 
 def sort_by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
-    """Return the runs with the forks of each below it,
-    and how many of their ancestors are listed above each.
+    """Return the runs with the forks of each below it.
+
+    With each is how many of its ancestors are listed above it.
     """
     ids = {row.id for row in rows}
     forks: dict[str, list[Row]] = {}
@@ -165,8 +168,9 @@ def sort_by_descent(rows: Sequence[Row]) -> list[tuple[int, Row]]:
 
 
 def find_differing_keys(rows: Sequence[Row]) -> list[str]:
-    """Return the keys of the pipelines in which these runs differ;
-    of a hook that some of them lack, the first one.
+    """Return the keys of the pipelines in which these runs differ.
+
+    A hook that some of them lack counts by its first key.
     """
     names = _find_differing_names([row.config_json for row in rows])
     keys: dict[str, None] = {}
@@ -187,8 +191,9 @@ def find_differing_keys(rows: Sequence[Row]) -> list[str]:
 
 
 def _find_differing_names(texts: Sequence[str]) -> set[str]:
-    """Return the keys whose lines are not the same in all of these texts: quickly,
-    as there may be 10,000.
+    """Return the keys whose lines are not the same in all of these texts.
+
+    This is quick, as there may be 10,000.
     """
     if not texts:
         return set()
@@ -207,8 +212,9 @@ def _find_differing_names(texts: Sequence[str]) -> set[str]:
 
 
 def _has_stretches(text: str, stretches: Sequence[str]) -> bool:
-    """Return whether a text has these stretches,
-    with the rest of a line between each two, and nothing else.
+    """Return whether a text has these stretches and nothing else.
+
+    The rest of a line is between each two.
     """
     at = 0
     for stretch in stretches:
@@ -233,8 +239,9 @@ def _split_without_values(keys: Collection[str], lines: Sequence[str]) -> list[s
 
 
 def default_columns(rows: Sequence[Row], differ: Sequence[str]) -> list[str]:
-    """Return the columns of a table of these runs: what they are, what came of it,
-    in what they `differ`.
+    """Return the columns of a table of these runs.
+
+    They are what the runs are, what came of them, in what they `differ`.
     """
     names = {row.values["name"] for row in rows}
     metrics = Counter(row.values["metric"] for row in rows if row.values["metric"])
@@ -278,8 +285,9 @@ def _make_heading(name: str, names: Sequence[str]) -> str:
 
 
 def cell(row: Row, key: str, now: float) -> str:
-    """Return a value as a table shows it; "-" where there is none,
-    so that columns can be cut out in a pipe.
+    """Return a value as a table shows it.
+
+    It is "-" where there is none, so that columns can be cut out in a pipe.
     """
     return make_cells([row], key, now)[0]
 

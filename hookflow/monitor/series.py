@@ -1,5 +1,6 @@
-"""The values over the iterations: scalars in bounded series,
-metrics of validations and the best of each.
+"""The values over the iterations.
+
+Scalars are in bounded series, and metrics of validations have the best of each.
 """
 
 import math
@@ -28,8 +29,9 @@ def in_order(metrics: Iterable[str], monitored: Iterable[str]) -> list[str]:
 
 
 class ValueBucket(NamedTuple):
-    """Neighbouring values, the last of them of iteration `it`: their mean,
-    the least and the greatest.
+    """Neighbouring values, the last of them of iteration `it`.
+
+    It has their mean, the least and the greatest.
     """
 
     it: int
@@ -39,7 +41,8 @@ class ValueBucket(NamedTuple):
 
 
 class NonFiniteRange(NamedTuple):
-    """Values in a row that are not finite, from the iteration `first` to `last`;
+    """Values in a row that are not finite, from the iteration `first` to `last`.
+
     `value` is NaN, inf or -inf.
     """
 
@@ -59,8 +62,9 @@ class NonFiniteRange(NamedTuple):
 
 
 class Series:
-    """Buckets of equally many neighbouring finite values; when there are too many, two neighbours
-    become one.
+    """Buckets of equally many neighbouring finite values.
+
+    When there are too many, two neighbours become one.
 
     `last` is the newest value; `low` and `high` are the extremes of those that are finite. `broken`
     are the holes, where values are not finite, oldest first; when there are too many, every second
@@ -108,7 +112,7 @@ class Series:
             return
         self.broken.append(NonFiniteRange(it, it, value))
         if len(self.broken) > self.LIMIT:
-            # The limit is even: the newest stays.
+            # The number of ranges is odd here, so every second one includes the newest.
             self.broken = [self.broken[0], *self.broken[2::2]]
 
     def extend(self, its: Sequence[int], values: Sequence[float]) -> None:
@@ -132,8 +136,9 @@ class Series:
             self._fill_bucket(its[at - 1], part)
 
     def _fill_bucket(self, it: int, values: Sequence[float]) -> None:
-        """Add finite values, the last of them of iteration `it`, to the last bucket,
-        which has room for them.
+        """Add finite values to the last bucket, which has room for them.
+
+        The last of them is of iteration `it`.
         """
         self._count += len(values)
         mean = self._means[-1]
@@ -197,8 +202,9 @@ class Series:
         return bucket
 
     def split_at_edges(self, edges: Sequence[float]) -> list[ValueBucket | None]:
-        """Return what lies after each edge, up to and including the next:
-        a hole only where nothing finite is.
+        """Return what is after each edge, up to and including the next.
+
+        It is a hole only where nothing finite is.
         """
         places = [bisect_right(self.its, edge) for edge in edges]
         result: list[ValueBucket | None] = []
@@ -222,8 +228,9 @@ class Series:
         return ValueBucket(self.its[end - 1], mean, low, high)
 
     def smooth(self, factor: float) -> Self:
-        """Return the series with exponential moving averages of its means,
-        without a bias to where they begin.
+        """Return the series with exponential moving averages of its means.
+
+        They have no bias to where they begin.
         """
         result = copy(self)
         result._means = array("d")
@@ -236,9 +243,7 @@ class Series:
         return result
 
     def best(self, mode: Mode) -> int:
-        """Return the iteration of the least or the greatest value,
-        or the last one of its bucket.
-        """
+        """Return the iteration of the least or the greatest value, or its bucket's last one."""
         if mode == "min":
             return self.its[self._lows.index(self.low)]
         return self.its[self.highs.index(self.high)]
@@ -252,8 +257,9 @@ class Series:
 
 
 class Progress(NamedTuple):
-    """How far a run was, in epochs or seconds, when so many iterations were done;
-    without values in iterations.
+    """How far a run was, in epochs or seconds, when so many iterations were done.
+
+    Without values it is in iterations.
     """
 
     its: Sequence[float] = ()
@@ -300,7 +306,7 @@ class MetricHistory:
     def __init__(self) -> None:
         self.by_name: dict[str, list[tuple[int, float]]] = {}
         self.series: dict[str, Series] = {}
-        # By name the values that were the best when they came.
+        # By name of the metric: the values that were the best when they came.
         self._records: dict[str, list[BestValue]] = {}
 
     @property
@@ -342,8 +348,9 @@ class MetricHistory:
                 del self._records[name]
 
     def find_newest_by(self, it: int) -> tuple[Mapping[str, float], int]:
-        """Return the metrics of the last validation up to an iteration,
-        and that validation's iteration: 0 if none.
+        """Return the metrics of the last validation up to an iteration, and its iteration.
+
+        That is 0 if there is none.
         """
         last: dict[str, tuple[int, float]] = {}
         for name, values in self.by_name.items():
@@ -364,8 +371,9 @@ def base_name(scalar: str) -> str:
 
 
 def list_chart_names(scalars: Iterable[str], metrics: Iterable[str]) -> list[str]:
-    """Return what can be drawn over the iterations: the loss,
-    then validation's metrics, then the rest.
+    """Return what can be drawn: the loss, then validation's metrics, then the rest.
+
+    All of it is over the iterations.
     """
     validated = set(metrics)
     names = {base_name(name) for name in scalars} | validated

@@ -1,5 +1,6 @@
-"""`dashboard.toml`: the user's keys and the looks of the dashboard,
-which writes into it what is chosen by keys.
+"""`dashboard.toml`: the user's keys and the looks of the dashboard.
+
+The dashboard writes into it what is chosen by keys.
 """
 
 import errno
@@ -59,8 +60,9 @@ def keys_of(keys: str | Sequence[str]) -> Sequence[str]:
 
 
 def make_textual_keys(keys: Sequence[str], action: str) -> str:
-    """Return keys with the names that Textual gives them; where there are none,
-    one that no keyboard has.
+    """Return keys with the names that Textual gives them.
+
+    Where there are none, it is one that no keyboard has.
     """
     if not keys:
         return f"no-key-for-{action}"
@@ -69,8 +71,9 @@ def make_textual_keys(keys: Sequence[str], action: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """The settings, and the file that remembers those that are
-    changed by keys (None: no file does).
+    """The settings, and the file that remembers those that are changed by keys.
+
+    It is None where no file does.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -145,8 +148,9 @@ def _make_problem(key: Key, details: ErrorDetails, places: SourceMap) -> Problem
 def _find_wrong_keys(
     settings: Settings, actions: ActionPages, places: SourceMap
 ) -> Iterator[Problem]:
-    """Yield the actions and the keys that there are not,
-    and the keys that are given to two actions of one page.
+    """Yield the actions and the keys that do not exist.
+
+    Keys that are given to two actions of one page are yielded, too.
     """
     named = [key.value for key in Keys if key.value.isidentifier()]
     owners: dict[tuple[str, str], str] = {}

@@ -1,5 +1,6 @@
-"""Snapshots of the folded state of a run, by the bytes of its log: a long log opens, and is sought
-in, at once.
+"""Snapshots of the folded state of a run, by the bytes of its log.
+
+With them a long log opens, and is sought in, at once.
 
 A snapshot is a pickle, and an unpickled file can do anything. A log may come from anybody, so
 snapshots lie in the user's own cache folder. Only files that this user alone may write are read.
@@ -35,8 +36,9 @@ CHECKED_BYTES = 4096
 """Bytes of the log before a snapshot that must be what they were."""
 
 SNAPSHOT_HEADER = struct.Struct(">QQ32s")
-"""Before each snapshot: the bytes of the log that are folded, its own size,
-and a checksum over both files.
+"""Before each snapshot: the bytes of the log that are folded, its size, and a checksum.
+
+The checksum is over both files.
 """
 
 
@@ -57,8 +59,7 @@ class LogPosition(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The position of a reader of the logs: the state, the attempts so far, and the lines that were
-    passed over.
+    """The position of a reader of the logs: the state, the attempts, and the skipped lines.
 
     `others` has the positions in the logs of other ranks.
     """
@@ -88,8 +89,9 @@ def unpack_snapshot(data: bytes) -> Snapshot:
 
 @cache
 def _code() -> bytes:
-    """Return what tells the code that wrote a snapshot from any other:
-    a state of other code may lack fields.
+    """Return a mark of the code that wrote a snapshot.
+
+    A state of other code may lack fields.
     """
     sources = sorted(
         path
@@ -100,8 +102,9 @@ def _code() -> bytes:
 
 
 def find_snapshot_folder() -> Path | None:
-    """Return where the snapshots of this user are;
-    None for a user without a home folder, who has none.
+    """Return where the snapshots of this user are.
+
+    It is None for a user without a home folder, who has none.
     """
     cache = user_folder("XDG_CACHE_HOME", ".cache")
     if cache is None:
@@ -120,7 +123,7 @@ class Snapshots:
         where = find_snapshot_folder()
         name = sha256(os.fsencode(log.resolve()) + reader.encode()).hexdigest()[:32]
         self._path = None if where is None else where / name
-        # By bytes of the log: where it begins, size, checksum.
+        # By bytes of the log: where the snapshot begins in the file, its size, its checksum.
         self._places: dict[int, tuple[int, int, bytes]] = {}
         self._end = 0
         if self._path is not None:
@@ -156,8 +159,9 @@ class Snapshots:
         return sha256(at.to_bytes(8) + bytes_before(self._log, at) + data).digest()
 
     def load(self, at: int) -> Snapshot | None:
-        """Return the snapshot after so many bytes of the log;
-        None where it does not fit the log, or is damaged.
+        """Return the snapshot after so many bytes of the log.
+
+        It is None where it does not fit the log, or is damaged.
         """
         if self._path is None or at not in self._places:
             return None
@@ -175,15 +179,15 @@ class Snapshots:
         return None
 
     def newest(self) -> tuple[int, Snapshot] | None:
-        """Return the last snapshot that fits the log,
-        and the bytes of the log that it has folded.
-        """
+        """Return the last snapshot that fits the log, and the bytes of the log it has folded."""
         fitting = ((at, self.load(at)) for at in reversed(self.places))
         return next(((at, snapshot) for at, snapshot in fitting if snapshot), None)
 
     def add(self, at: int, snapshot: Snapshot) -> None:
-        """Keep a snapshot, unless there is one, another process writes at this moment,
-        or the system refuses it.
+        """Keep a snapshot.
+
+        It is not kept if there is one, another process writes at this moment, or the system refuses
+        it.
         """
         if self._path is None:
             return

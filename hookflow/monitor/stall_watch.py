@@ -13,13 +13,14 @@ class StallWatch:
     def __init__(self, run: RunDir, live: LogFollower) -> None:
         self._run = run
         self._live = live
-        # When the training was last seen to get on, while it hangs; else 0.
+        # During a stall: when the training last made progress. Otherwise 0.
         self._stalled_since = 0.0
         self._next_report = 0.0  # the seconds of a stall at which it is reported again
 
     def look(self, clock: float) -> tuple[str, str] | None:
-        """Return the condition and a sentence at this moment (seconds since 1970),
-        when they are to be printed.
+        """Return the condition and a sentence at this moment, when they are to be printed.
+
+        The moment is in seconds since 1970.
         """
         state = self._live.state
         life = self._run.life()

@@ -50,8 +50,9 @@ IDLE_STAGES = ("start", "paused", "end")
 
 @dataclass(slots=True)
 class Request:
-    """A command of a user with its arguments; `answer` is the run's acknowledgement,
-    None while it is awaited.
+    """A command of a user with its arguments.
+
+    `answer` is the run's acknowledgement, or None while it is awaited.
     """
 
     cmd: str
@@ -67,8 +68,9 @@ class Request:
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt at the run: from `begin` to `it`, counted in iterations, and from `began` to
-    `until`, in seconds.
+    """One attempt at the run.
+
+    It goes from `begin` to `it`, counted in iterations, and from `began` to `until`, in seconds.
 
     `prepared` has the messages from before it began, such as the changes since its checkpoint.
     `ended` has the end in words; it is empty while the attempt goes on, and where it left no end
@@ -93,8 +95,9 @@ def is_still(record: records.Record) -> bool:
 
 
 class RunState:
-    """Everything that the screens show of a run, folded from its records;
-    the values are of rank 0, except `ranks`.
+    """Everything that the screens show of a run, folded from its records.
+
+    The values are of rank 0, except `ranks`.
     """
 
     def __init__(self) -> None:
@@ -104,20 +107,20 @@ class RunState:
         self.histories = CallHistories()
         self.checkpoints: list[records.Checkpoint] = []  # the last 1,000
         self.traces: list[records.Trace] = []
-        # The commands that have changed the training, as far as it is.
+        # The commands that have changed the training, up to its present iteration.
         self.changes: list[records.Acknowledged] = []
-        # The hooks that skip firings, and since when.
+        # By hook that skips firings: the record that says since when.
         self.throttled: dict[str, records.Throttle] = {}
-        # The hooks that are switched off, with the iterations done then.
+        # By hook that is switched off: the iterations that were done then.
         self.disabled: dict[str, int] = {}
         self.requests: dict[str, Request] = {}
         self.attempts: list[Attempt] = []
-        # Messages since the last record of another kind: of the attempt before it.
+        # Messages since the last record of another kind belong to an attempt that follows them.
         self._prepared: list[Entry] = []
         self.gallery = MediaGallery()
         self.frames = 0
-        # Records that have changed something: all but the frames of a pause in which nothing
-        # happens.
+        # The number of records that have changed something: a frame of a pause in which nothing
+        # happens has not.
         self.news = 0
         self.unreadable = 0  # lines of the logs that were no records
         self.complaint = ""  # where one of them is, and why
@@ -125,7 +128,7 @@ class RunState:
         self.it = 0
         self.ep = 0
         self._ends: dict[int, int] = {}  # the iterations done when so many epochs were
-        # Of training, this attempt's and those before it, up to an iteration.
+        # By iteration: the seconds of training up to it, in this attempt and those before it.
         self._seconds = Series()
         self._before = 0.0  # the seconds of those before
         self.ranks = RankGroup()
@@ -134,31 +137,33 @@ class RunState:
     def _begin(self, run: records.Run) -> None:
         """Start afresh what belongs to one attempt at the run."""
         self.run = run
-        # Of each epoch its iterations; 0 where that is not known.
+        # The length of an epoch is 0 where it is not known.
         self.epoch_lengths = recorded_lengths(run)
         self._began = run.get("t", 0.0)
         self.ranks = self.ranks.begin_attempt(run)
         self.end: records.End | None = None
-        # A resume that came to nothing: the run is as it was.
+        # A resume that was refused has left the run as it was.
         self.refused: records.Refused | None = None
-        # The user's mistake ended the attempt before it began: there is nothing to show.
+        # True where a mistake of the user's ended the attempt before it began: there is nothing to
+        # show.
         self.failed_to_start = False
         self.stage = "start"
         self.batch = 0
         self.batches = 0
         self.errors: dict[tuple[str, str], records.Error] = {}
-        # What hooks do now, by hook and name.
+        # By hook and name: the work that hooks report now.
         self.works: dict[tuple[str, str], records.Progress] = {}
         self._warned: set[str] = set()  # scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
-        # An epoch is over, with or without its validation, and the next has not begun.
+        # True while an epoch is over, with or without its validation, and the next has not begun.
         self._between = False
         self.active = 0.0  # seconds of training, validation and saving
         self.staged = 0.0  # those before the present stage
         self._frame_t = 0.0
 
     def apply(self, record: records.Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
-        """Take the next record of a rank's event log, as `read_record` returns it;
+        """Take the next record of a rank's event log, as `read_record` returns it.
+
         `plan` names its bindings.
         """
         if self.stage != "paused" or not is_still(record):
@@ -205,11 +210,11 @@ class RunState:
         self.journal.add(self.now, "warn", "monitor", text, own=True)
 
     def _advance(self, record: records.Record) -> None:
-        """Go on to the time of a record; where the clock was set back, so far back, as if no time
-        had passed.
+        """Go on to the time of a record.
 
-        Frames tell that: one thread writes them in turn, while an image, say, may be written long
-        after it was logged.
+        Where the clock was set back, times move back so far, as if no time had passed. Frames tell
+        that: one thread writes them in turn, while an image, say, may be written long after it was
+        logged.
         """
         t = record["t"]
         if record["k"] == "frame" and t < self.now - SET_BACK:
@@ -229,16 +234,15 @@ class RunState:
 
     @property
     def monitored(self) -> dict[str, Mode]:
-        """The metrics that hooks monitor, in the pipeline's order,
-        and whether less or more is better.
+        """The metrics that hooks monitor, and whether less or more of each is better.
+
+        They are in the pipeline's order.
         """
         return self.run.get("modes", {})
 
     @property
     def scalar_names(self) -> list[str]:
-        """The scalars in the order in which they are shown: monitored ones,
-        the loss, the others.
-        """
+        """The scalars in the order in which they are shown: monitored, the loss, the others."""
         places = {name: place for place, name in enumerate(self.monitored)}
 
         def sort_key(name: str) -> tuple[int, bool, str]:
@@ -286,12 +290,13 @@ class RunState:
 
     @property
     def outcome(self) -> records.Status | Literal["refused", ""]:
-        """How the last attempt has ended, if it has;
-        "refused" for a user's mistake before the first iteration.
+        """How the last attempt has ended, if it has.
+
+        It is "refused" for a user's mistake before the first iteration.
         """
         if self.end is None:
             return ""
-        # A fork begins with the iteration of its parent.
+        # A fork begins with the iteration of its parent, and not with 0.
         first = self.attempts[0].begin if self.attempts else 0
         if self.end["exit"] == 2 and self.it <= first:
             return "refused"
@@ -317,9 +322,7 @@ class RunState:
         return min(current, self.run.get("max_epochs") or current)
 
     def epoch_of(self, it: int, ep: int) -> int:
-        """Return the epoch, counted from 1, in which iteration `it` lies,
-        when `ep` epochs were over then.
-        """
+        """Return the epoch, counted from 1, of iteration `it`, when `ep` epochs were over then."""
         if not self.run:  # the length of an epoch is unknown
             return ep
         end = self._ends.get(ep, self.epoch_lengths.iterations(ep))
@@ -328,8 +331,9 @@ class RunState:
         return ep
 
     def progress(self, unit: Literal["it", "epoch", "time"]) -> Progress:
-        """Return how far the run was in epochs, or in seconds of training;
-        of a resumed run on the path it kept.
+        """Return how far the run was in epochs, or in seconds of training.
+
+        A resumed run is followed along the path that it kept.
         """
         if unit == "it":
             return Progress()
@@ -346,8 +350,9 @@ class RunState:
 
     @property
     def elapsed(self) -> float:
-        """The seconds of this attempt, from its first record to its last,
-        however the clock was set.
+        """The seconds of this attempt, from its first record to its last.
+
+        It does not matter how the clock was set.
         """
         if not self.run:
             if self.end:
@@ -611,7 +616,7 @@ class RunState:
     def _on_end(self, record: records.End) -> None:
         has_begun = bool(self.run) and self.end is None
         began = record["t"] - record["seconds"]
-        # Else the launcher repeats it.
+        # The launcher may repeat the end of an attempt, which is then in `attempts` already.
         if not has_begun and (not self.attempts or began > self.attempts[-1].until):
             self.attempts.append(self._new_attempt(began))
         self.end = record
@@ -631,7 +636,7 @@ class RunState:
         detail = ""
         if "\n" in record["reason"]:
             detail = record["reason"]
-        # Else it is an entry already.
+        # The first failure of a rank is an entry already.
         is_new_error = record["status"] == "failed" and self.ranks.first_failure is None
         self._add_entry(
             record, "error" if is_new_error else "info", "run", text, detail, ends_run=is_new_error

@@ -63,8 +63,10 @@ INK_TABLE = {
     "heat3": ("#56b4e9", "#0072b2", "#b3a66b"),
     "heat4": ("#f0e442", "#a34f00", "#ffe14d"),
 }
-"""The inks of each meaning, by theme. Dark: colours of Okabe and Ito. Light: the same hues, as dark
-as a light ground wants them. Colour-blind: blue, yellow and white alone, of distinct lightness; no
+"""The inks of each meaning, by theme.
+
+The dark ones are colours of Okabe and Ito. The light ones have the same hues, as dark as a light
+ground wants them. The colour-blind ones are blue, yellow and white alone, of distinct lightness; no
 meaning is in red or green.
 """
 
@@ -83,12 +85,14 @@ PLAIN_INKS = THEME_PALETTES["dark"].inks
 """For plain lines, on the ground of the user's terminal."""
 
 INK_STYLES: dict[str, Style] = {}
-"""The same without a ground, for text in Textual's widgets, which have their own:
-that of the cursor, say.
+"""The same without a ground, for text in Textual's widgets.
+
+These have their own ground, such as that of the cursor.
 """
 
 STYLES: dict[str, Style] = {}
-"""The styles of the theme in use, on its ground, by meaning;
+"""The styles of the theme in use, on its ground, by meaning.
+
 "cursor" is the ground of the row at the cursor.
 """
 
@@ -209,8 +213,9 @@ def row(width: int, *parts: Part, picked: bool = False) -> Strip:
 
 
 def _cut(strip: Strip, width: int) -> Strip:
-    """Return the first `width` cells of a longer strip,
-    the last of them an ellipsis unless what was there is blank.
+    """Return the first `width` cells of a longer strip.
+
+    The last of them is an ellipsis unless what was there is blank.
     """
     cropped = strip.adjust_cell_length(width)
     if width <= 0 or cropped.text.isspace():
@@ -224,8 +229,9 @@ def count_cells(*parts: Part) -> int:
 
 
 def join_ends(width: int, left: Sequence[Part], right: Sequence[Part]) -> Strip:
-    """Return a row with one group of parts at each end;
-    the right one is kept when both do not fit.
+    """Return a row with one group of parts at each end.
+
+    The right one is kept when both do not fit.
     """
     right_width = min(count_cells(*right), width)
     return Strip.join([row(width - right_width, *left), row(right_width, *right)])

@@ -1,5 +1,7 @@
-"""A run in brief: the summary that stays on the screen, the table of its metrics,
-and its line in a list of runs.
+"""A run in brief.
+
+It has the summary that stays on the screen, the table of its metrics, and its line in a list of
+runs.
 """
 
 import time
@@ -43,7 +45,8 @@ from hookflow.text import make_printable
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The facts about a run in a list of runs;
+    """The facts about a run in a list of runs.
+
     `refused` are logs of other ranks that cannot be read, in words.
     """
 
@@ -60,8 +63,9 @@ class RunSummary:
 
 
 class RunSummaryReader:
-    """Reads on in the logs of a run; of the frames and scalars,
-    which make up most of a log, the last ones.
+    """Reads on in the logs of a run.
+
+    It reads only the last of the frames and scalars, which make up most of a log.
     """
 
     def __init__(self, run: RunDir) -> None:
@@ -108,8 +112,9 @@ def read_run_summary(run: RunDir, clock: float) -> RunSummary:
 
 
 def metric_rows(state: RunState, none: str = "") -> Iterator[tuple[str, ...]]:
-    """Yield each metric with its last and best value, and the epoch and iteration of that;
-    `none` where it has none.
+    """Yield each metric with its last and best value, and the place of that.
+
+    The place is epoch and iteration. It has `none` where there is no value.
     """
     for name in in_order(state.metrics.by_name, state.monitored):
         points = state.metrics.by_name[name]
@@ -124,9 +129,7 @@ def metric_rows(state: RunState, none: str = "") -> Iterator[tuple[str, ...]]:
 
 
 def layer_rows(layers: Sequence[Layer]) -> Iterator[tuple[str, ...]]:
-    """Yield each layer of a model: name, class, shapes, parameters, bytes,
-    and what of it does not train.
-    """
+    """Yield each layer of a model: name, class, shapes, parameters, bytes, and what is frozen."""
     for layer in layers:
         frozen = layer["parameters"] - layer["trainable"]
         note = ""

@@ -1,5 +1,6 @@
-"""The dashboard's use of the terminal beside the screens: signals, themes, mouse,
-clipboard, announcements.
+"""The dashboard's use of the terminal beside the screens.
+
+That is signals, themes, mouse, clipboard, announcements.
 """
 
 import asyncio
@@ -33,14 +34,16 @@ from hookflow.numbers import format_plural
 from hookflow.text import make_printable
 
 CLICKS, NO_MOUSE = "\x1b[?1003l\x1b[?1000h\x1b[?1002h", "\x1b[?1003l\x1b[?1002l\x1b[?1000l"
-"""Report clicks, the wheel and drags, which select text, and no mere motion;
-or leave the mouse to the terminal.
+"""Report clicks, the wheel and drags, or leave the mouse to the terminal.
+
+Drags select text. Mere motion is not reported.
 """
 
 
 def exit_on_hang_up(terminal: int) -> None:
-    """End this process as SIGHUP does, once the terminal is closed on the other side:
-    the signal may come too late.
+    """End this process as SIGHUP does, once the terminal is closed on the other side.
+
+    The signal may come too late.
     """
 
     def wait() -> None:
@@ -65,8 +68,9 @@ def make_announcement(run: RunDir, health: Health) -> str:
 
 
 def _wrap_for_tmux(sequence: str) -> str:
-    """Return a sequence, within tmux also as one that tmux hands on to its terminal
-    if `allow-passthrough` is set.
+    """Return a sequence, within tmux followed by the same as one that tmux hands on.
+
+    tmux hands it on to its terminal if `allow-passthrough` is set.
     """
     wrapped = sequence.replace("\x1b", "\x1b\x1b")
     if "TMUX" in os.environ:
@@ -89,8 +93,9 @@ Severity = Literal["information", "warning", "error"]
 
 
 class WholeCellScrollBar(ScrollBarRender):
-    """A scrollbar whose ends are whole cells: eighths of them look like characters
-    that have strayed into a table.
+    """A scrollbar whose ends are whole cells.
+
+    Eighths of cells look like characters that have strayed into a table.
     """
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
@@ -133,7 +138,8 @@ class Terminal(App[DashboardResult]):
         self._use_mouse()
         self.app_resume_signal.subscribe(self, lambda _: self._use_mouse())
         loop = asyncio.get_running_loop()
-        # Textual leaves the terminal as it is on these.
+        # Textual does not restore the terminal on these signals, so the app exits in the ordinary
+        # way.
         for name in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(name, self.exit, DashboardResult.DETACHED)
         if not self.is_headless and sys.__stdin__ is not None:
@@ -141,7 +147,8 @@ class Terminal(App[DashboardResult]):
             loop.add_signal_handler(signal.SIGCONT, self._go_on)
             stop = getattr(self._driver, "_sigtstp_application", None)
             if stop is not None:
-                # From the loop: a handler might wait for a lock that a paint holds.
+                # The event loop calls this, since a signal handler might wait for a lock that a
+                # paint holds.
                 loop.add_signal_handler(signal.SIGTSTP, self.stop_and_continue, stop)
 
     def use_theme(self, name: ThemeName) -> None:
@@ -160,12 +167,13 @@ class Terminal(App[DashboardResult]):
         """Take note that this process was stopped, and goes on."""
 
     def _go_on(self) -> None:
-        """Take the terminal up again after SIGCONT: where SIGSTOP came,
-        Textual has not let go of it yet.
+        """Take the terminal up again after SIGCONT.
+
+        Where SIGSTOP came, Textual has not let go of it yet.
         """
         driver = self._driver
         if driver is not None:
-            # Which is set by SIGTSTP, on which it has let go.
+            # The flag is set by SIGTSTP, at which Textual has let go of the terminal.
             if not getattr(driver, "_must_signal_resume", False):
                 driver.suspend_application_mode()
             driver.resume_application_mode()
@@ -203,7 +211,7 @@ class Terminal(App[DashboardResult]):
         with self.telling("cannot save an image"):
             name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
             image = self.export_screenshot().replace("<svg ", '<svg xml:space="preserve" ', 1)
-            # Without that, librsvg drops the spaces at the ends of a text.
+            # Without that attribute, librsvg drops the spaces at the ends of a text.
             (folder / name).write_text(image, "utf-8")
             self.say(f"saved {short(folder / name)}")
 

@@ -10,14 +10,14 @@ from hookflow.monitor.ranks import time_in_iterations
 from hookflow.monitor.state import RunState
 
 SETTLE_SECONDS = 10.0
-"""A longer time left is unknown until so many seconds of training:
-the first iterations are slow.
+"""A longer time left is unknown until so many seconds of training.
+
+The first iterations are slow.
 """
 
 
 class TimeLeft(NamedTuple):
-    """The seconds until the end: at the pace of the last minute, at the quickest pace and at the
-    slowest.
+    """The seconds until the end: at the last minute's pace, at the quickest and at the slowest.
 
     `expected` is None where the pace is not settled.
     """
@@ -67,8 +67,9 @@ class Throughput:
 
     @property
     def left(self) -> str:
-        """The time that is left, from the quickest pace to the slowest;
-        it is empty while it is unknown.
+        """The time that is left, from the quickest pace to the slowest.
+
+        It is empty while it is unknown.
         """
         return str(self.time_left)
 
@@ -90,8 +91,9 @@ class Throughput:
 
 
 def _compute_samples_per_s(state: RunState) -> float:
-    """Return the examples per second of all ranks;
-    those that are not heard of take as many as the others.
+    """Return the examples per second of all ranks.
+
+    Ranks that are not heard of take as many as the others.
     """
     speeds = []
     for rank in state.ranks.of.values():
@@ -129,8 +131,9 @@ def _time_left(state: RunState) -> TimeLeft:
 
 
 def share(state: RunState, plan: Plan, pace: Throughput, *bindings: Binding) -> float:
-    """Return the share of the last minute's iterations that these bindings took;
-    0 for what fires elsewhere.
+    """Return the share of the last minute's iterations that these bindings took.
+
+    It is 0 for what fires elsewhere.
     """
     if not pace.whole:
         return 0.0

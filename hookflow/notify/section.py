@@ -1,5 +1,6 @@
-"""The section `[notify]` of a pipeline: what keeps it from being followed,
-and its values from the environment.
+"""The section `[notify]` of a pipeline.
+
+It finds what keeps it from being followed, and its values from the environment.
 """
 
 import os

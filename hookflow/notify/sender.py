@@ -36,7 +36,7 @@ def find_service(address: str) -> Any:
         warnings.simplefilter("ignore")  # it imports every service, and some use what is deprecated
         import apprise
 
-        # What it reports is taken by `_post`.
+        # apprise logs its errors, and `_post` collects them.
         logging.getLogger("apprise").setLevel(logging.CRITICAL)
         asset = apprise.AppriseAsset(app_id="hookflow", app_desc="hookflow", app_url="")
         return apprise.Apprise.instantiate(address, asset=asset)
@@ -111,8 +111,9 @@ class MessageSender:
 def _run_command(
     command: Sequence[str], text: str, environment: Mapping[str, str]
 ) -> tuple[int, str]:
-    """Run a command with `text` as its input; return its exit code, and what it has written to
-    stderr.
+    """Run a command with `text` as its input.
+
+    Returns its exit code, and what it has written to stderr.
 
     The streams are files and no pipes: a process that the command leaves behind may keep those open
     for ever. After COMMAND_TIMEOUT seconds the command is killed with all that it has started, and

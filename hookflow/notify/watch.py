@@ -20,14 +20,16 @@ END_GRACE = 2.0
 """Seconds in which the command that has started a killed training records its end."""
 
 MIN_INTERVAL = 60.0
-"""Seconds between two messages on a new best value, or on warnings;
-what comes in between is sent as one.
+"""Seconds between two messages on a new best value, or on warnings.
+
+Events in between are sent as one.
 """
 
 
 class HeldMessages:
-    """Texts that wait, by occasion: at most one message of an occasion is
-    sent in `MIN_INTERVAL` seconds.
+    """Texts that wait, by occasion.
+
+    At most one message of an occasion is sent in `MIN_INTERVAL` seconds.
     """
 
     def __init__(self) -> None:
@@ -105,8 +107,9 @@ class RunWatch:
             self._collect_best(is_new)
 
     def _collect_best(self, is_new: bool) -> None:
-        """Hold new best values: of monitored metrics,
-        or of any whose mode is known where none is monitored.
+        """Hold new best values.
+
+        They are of monitored metrics, or of any whose mode is known where none is monitored.
         """
         state = self._live.state
         names: Iterable[str] = state.monitored or state.metrics.best
@@ -122,8 +125,9 @@ class RunWatch:
                 )
 
     def _collect_warnings(self) -> None:
-        """Hold the warnings and errors that are new in the journal,
-        but those that the message of a failure has.
+        """Hold the warnings and errors that are new in the journal.
+
+        Entries that the message of a failure has are left out.
         """
         for entry in self._live.state.journal.since(self._next_entry):
             self._next_entry = entry.number + 1

@@ -1,3 +1,4 @@
-"""Offload, an optional part: hooks that fire in threads or processes of their own,
-which the core loads by name.
+"""Offload, an optional part: hooks that fire in threads or processes of their own.
+
+The core loads it by name.
 """

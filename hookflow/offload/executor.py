@@ -1,5 +1,6 @@
-"""Offloaded hooks: each fires in a thread of its own, on copies of what it reads, while the
-training goes on.
+"""Offloaded hooks.
+
+Each fires in a thread of its own, on copies of what it reads, while the training goes on.
 
 A firing copies in the training thread and returns. Hooks that fire at one point share the copy of
 the network, and each thread copies that once more. A hook's firings stay in their order; those of
@@ -38,9 +39,10 @@ from hookflow.offload.model_copies import (
 from hookflow.runner.logging.background import BackgroundFiring, BackgroundSpan
 
 SWITCH_INTERVAL = 20e-6
-"""Seconds after which a thread that computes in Python lets another one go on, while hooks have
-threads. The training thread lets go of Python in each operation of torch, and would get it back
-after Python's own 5 ms.
+"""Seconds after which a computing Python thread lets another one go on.
+
+It holds while hooks have threads. The training thread lets go of Python in each operation of torch,
+and would get it back after Python's own 5 ms.
 """
 
 Failed = Callable[[Binding, BaseException, int | None], None]
@@ -80,12 +82,11 @@ class OffloadExecutor:
         self._hooks = hooks
         self._seed = seed
         self.copies: dict[int, tuple[int, int]] = {}
-        """By binding: the bytes that its first firing has copied,
-        and the least ns in which one has.
-        """
+        """By binding: the bytes that its first firing has copied, and the least ns of a copy."""
         self.keeps: list[Callable[[BackgroundSpan], None]] = []
-        """Called with each firing and each wait of the training that is over,
-        while iterations are traced.
+        """Called with each firing and each wait of the training that is over.
+
+        It is called while iterations are traced.
         """
         self._copies: dict[bool, ModelCopies] = {}
         self._on_cuda = any(tensor.is_cuda for tensor in model_tensors(model))
@@ -121,8 +122,9 @@ class OffloadExecutor:
             ) from error
 
     def method(self, binding: Binding, method: Callable[..., object]) -> Callable[..., object]:
-        """Return what a binding calls: its method in the thread of its hook,
-        or after the hooks that it waits for.
+        """Return what a binding calls.
+
+        It is its method in the thread of its hook, or after the hooks that it waits for.
         """
         if binding.beside:
             worker = self._workers[binding.hook]
@@ -152,8 +154,9 @@ class OffloadExecutor:
     def _make_offloaded_method(
         self, worker: HookThread, binding: Binding, method: Callable[..., object]
     ) -> Callable[..., object]:
-        """Return a method that copies what the hook's method takes,
-        and queues the call for the hook's thread.
+        """Return a method that queues a call of the hook's method for the hook's thread.
+
+        It copies what that method takes.
         """
         writers = self._find_network_writers_before(binding)
 
@@ -198,8 +201,9 @@ class OffloadExecutor:
         return submit
 
     def _find_network_writers_before(self, binding: Binding) -> list[int]:
-        """Return the ids of the bindings of the same point that fire before
-        this one and write the network.
+        """Return the ids of the bindings that fire before this one and write the network.
+
+        They are at the same point.
         """
         writers = []
         for other in self._plan.at(binding.point):
@@ -225,8 +229,9 @@ class OffloadExecutor:
             self.copies[binding.id] = num_bytes, min(least_ns, ns)
 
     def raise_failures(self) -> None:
-        """Report what has been raised beside the training;
-        raises it where the hook's `on_error` says so.
+        """Report what has been raised beside the training.
+
+        It is raised where the hook's `on_error` says so.
         """
         for worker in self._workers.values():
             while worker.failures:
@@ -256,8 +261,9 @@ class OffloadExecutor:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let the training thread have Python's lock soon where hooks have threads;
-        close all in the end.
+        """Let the training thread have Python's lock soon where hooks have threads.
+
+        All are closed in the end.
         """
         before = sys.getswitchinterval()
         if not all(worker.hook.in_process for worker in self._workers.values()):
@@ -274,8 +280,9 @@ class OffloadExecutor:
             worker.close()
 
     def take_times(self) -> dict[str, list[int]]:
-        """Return what each binding has done beside the training since the last time:
-        see `HookThread.take_times`.
+        """Return what each binding has done beside the training since the last time.
+
+        See `HookThread.take_times`.
         """
         times = {}
         for worker in self._workers.values():

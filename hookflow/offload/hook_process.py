@@ -33,32 +33,35 @@ from hookflow.runner.process.open_files import close_open_files
 from hookflow.runner.process.signals import END_SIGNALS, signals_blocked
 
 REPORTING_ATTRIBUTES = ("_log", "_media")
-"""The attributes of a run by which a hook reports:
-what it calls there is called in the training's process.
+"""The attributes of a run by which a hook reports.
+
+Their methods are called in the training's process.
 """
 
 EXIT_CODE_TIMEOUT = 30.0
-"""Seconds in which a process that has closed its connection has an exit code: it is nice,
-and others may be busy.
+"""Seconds in which a process that has closed its connection has an exit code.
+
+It is nice, and others may be busy.
 """
 
 EXIT_SECONDS = 5.0
-"""Seconds that a process has for its exit handlers,
-and to write the files that its hook has left open.
+"""Seconds that a process has for its exit handlers.
+
+In them it also writes the files that its hook has left open.
 """
 
 SOCKET_BUFFER_BYTES = 1 << 20
-"""Bytes that the socket holds, where the system allows that:
-the sender seldom waits for the receiver.
+"""Bytes that the socket holds, where the system allows that.
+
+The sender then seldom waits for the receiver.
 """
 
 
 class TensorChannel:
-    """A connection over which any object that can be pickled is sent, its tensors without their
-    graph.
+    """A connection over which any object that can be pickled is sent.
 
-    An object of `shared` is sent by its name, and arrives as the object of that name at the other
-    end.
+    Its tensors are sent without their graph. An object of `shared` is sent by its name, and arrives
+    as the object of that name at the other end.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -181,8 +184,9 @@ class HookProcess:
         self._channel.send((sys.path, [*list_run_files()]))
 
     def check(self, run: Any, network: nn.Module | None) -> str:
-        """Return why the hook or the run with its network cannot be sent to the process;
-        empty where they can.
+        """Return why the hook or the run with its network cannot be sent to the process.
+
+        The text is empty where they can.
         """
         self._channel.shared = {name: getattr(run, name) for name in REPORTING_ATTRIBUTES}
         code: list[Any] = []  # the functions and classes that the process has to import
@@ -215,8 +219,9 @@ class HookProcess:
         named: Mapping[str, Any],
         place: tuple[str, int, int],
     ) -> None:
-        """Call a method of the hook with copies, or the hook itself where it is a function; return
-        when that is done.
+        """Call a method of the hook with copies, and return when that is done.
+
+        A hook that is a function is called itself.
 
         `place` is the point, the iteration and the batch: the global random generators are seeded
         for it. Raises what the hook raises, with its traceback as a note.
@@ -237,7 +242,7 @@ class HookProcess:
                 return
             self._end()
             self._start()
-        # The next firing reports it, unless the run is over.
+        # A process that does not start is reported by the next firing, unless the run is over.
         with suppress(ProcessEndedError, OSError):
             self._ask("check", None, None)
 
@@ -305,8 +310,9 @@ class HookProcess:
 
 
 class _ReportSender:
-    """An object of the training's process, as its hook's process sees it:
-    calls are reported, and return None.
+    """An object of the training's process, as its hook's process sees it.
+
+    Calls are reported, and return None.
     """
 
     def __init__(self, name: str, channel: TensorChannel) -> None:
@@ -364,8 +370,9 @@ def serve(channel: TensorChannel) -> None:
 
 
 def _make_sendable_error(error: BaseException) -> BaseException:
-    """Return an exception that can be sent, with its traceback as a note,
-    above which its own text stands.
+    """Return an exception that can be sent.
+
+    Its traceback is a note, above which its own text stands.
     """
     own_text = "".join(traceback.format_exception_only(error))
     text = "".join(traceback.format_exception(error)).removesuffix(own_text)

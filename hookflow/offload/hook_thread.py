@@ -33,8 +33,9 @@ SIGNAL_INTERVAL = 1.0
 """Seconds between the waits for a thread: Python handles a signal between them."""
 
 SLOW_WAIT = 10.0
-"""Seconds that the training waits for a hook before a message names it;
-another follows each time that has doubled.
+"""Seconds that the training waits for a hook before a message names it.
+
+Another follows each time that has doubled.
 """
 
 Say = Callable[[str, Level], None]
@@ -58,8 +59,9 @@ class QueuedFiring:
 
 
 class HookThread:
-    """The thread of one hook, and the firings that wait for it. `say` receives the time for which
-    the training waits.
+    """The thread of one hook, and the firings that wait for it.
+
+    `say` receives the time for which the training waits.
 
     `keeps` are called with each firing and each wait that is over, while iterations are traced.
     """
@@ -96,8 +98,9 @@ class HookThread:
         self._times: dict[int, list[int]] = {}  # by binding: firings, ns, longest ns
 
     def make_room(self) -> bool:
-        """Wait until there is room for a firing, or make it, as `when_full` says;
-        return whether there is.
+        """Wait until there is room for a firing, or make it, as `when_full` says.
+
+        Returns whether there is room.
         """
         with self._changed:
             self._wait_while(self._should_wait_for_room)
@@ -106,7 +109,7 @@ class HookThread:
                 if self._given_up or self.hook.when_full == "drop":
                     return False
                 self._jobs.popleft()
-            # Which ends the run, or the hook.
+            # A failure ends the run, or the hook, so no further firing is taken.
             has_failed = bool(self.failures) and self.hook.on_error != "ignore"
             if has_failed:
                 self.dropped += 1
@@ -123,15 +126,17 @@ class HookThread:
         return self.hook.when_full == "wait"
 
     def _is_busy(self) -> bool:
-        """Return whether a firing is not done, and will be:
-        a thread that is given up may never end.
+        """Return whether a firing is not done, and will be.
+
+        A thread that is given up may never end.
         """
         has_work = bool(self._jobs) or self._running is not None
         return has_work and (self.process is not None or not self._given_up)
 
     def _wait_while(self, is_held_up: Callable[[], bool]) -> None:
-        """Let the training thread wait, and name the hook where that takes long:
-        it may hang for ever.
+        """Let the training thread wait, and name the hook where that takes long.
+
+        The hook may hang for ever.
         """
         if not is_held_up():
             return
@@ -178,8 +183,9 @@ class HookThread:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until every firing is done, or given up;
-        the hook then has the attributes that they have left it.
+        """Wait until every firing is done, or given up.
+
+        The hook then has the attributes that they have left it.
         """
         with self._changed:
             self._wait_while(self._is_busy)
@@ -221,8 +227,9 @@ class HookThread:
                 self._fail(job, error, goes_on=False)
 
     def _fail(self, job: QueuedFiring, error: BaseException, *, goes_on: bool) -> None:
-        """Report the error of a firing, and drop those that wait
-        for it unless the hook `goes_on`.
+        """Report the error of a firing.
+
+        Firings that wait for it are dropped unless the hook `goes_on`.
         """
         with self._changed:
             self.failures.append((job.binding, job.it, error))
@@ -234,8 +241,9 @@ class HookThread:
         self._failed()
 
     def take_times(self) -> dict[str, list[int]]:
-        """Return by binding [firings, ns, longest ns, waiting now,
-        dropped so far] since the last time.
+        """Return by binding [firings, ns, longest ns, waiting now, dropped so far].
+
+        The first three are since the last time.
         """
         self.check_time()
         with self._changed:
@@ -259,7 +267,8 @@ class HookThread:
     def _run_jobs(self) -> None:
         if sys.platform == "linux" and not self.process:
             os.nice(19)  # of this thread alone: the training goes first
-        # Sets those of a new thread: without it, MKL would take all processors.
+        # The call sets the number of threads of a new thread: without it, MKL would take all
+        # processors.
         torch.get_num_threads()
         while True:
             with self._changed:
@@ -291,8 +300,9 @@ class HookThread:
                 self.process.restart()  # now, since a timeout counts from the beginning of a firing
 
     def _call_with_retries(self, job: QueuedFiring) -> None:
-        """Call a firing, and again while it raises, as often as `retry` says;
-        none that has been given up.
+        """Call a firing, and again while it raises, as often as `retry` says.
+
+        A firing that was given up is not called.
         """
 
         def report(error: Exception, text: str) -> None:
@@ -308,7 +318,7 @@ class HookThread:
         if job.copied is not None:
             self._stream = self._stream or torch.cuda.Stream()
             self._stream.wait_event(job.copied)
-            # The hook may keep one, and let go of it while this stream still reads it.
+            # The hook may keep a copy, and let go of it while this stream still reads it.
             for tensor in job.copies:
                 record_stream(tensor, self._stream)
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
@@ -316,5 +326,6 @@ class HookThread:
                 self.models.copy(job.shared.network, self.twin)
             job.call()
         if self._stream:
-            # The memory of the copies goes back to the stream of the training.
+            # The copies must be read by then, since their memory goes back to the stream of the
+            # training.
             self._stream.synchronize()

@@ -1,5 +1,6 @@
-"""Copies of the network and of a firing's arguments,
-which offloaded hooks read while the training goes on.
+"""Copies of the network and of a firing's arguments.
+
+Offloaded hooks read them while the training goes on.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ class ModelCopies:
         self.pattern = copy.deepcopy(model)  # before hooks are registered in it
         self._spare = deque([self.pattern])
         self._latest: Callable[[], SharedCopy | None] = _no_copy
-        """A weak reference to the copy that was made last:
-        it is `None` once no firing needs that.
+        """A weak reference to the copy that was made last.
+
+        It is `None` once no firing needs that.
         """
         self._latest_state: object = None
         """The visit that it was made for, and the versions of the network's tensors then."""
 
     def take(self, visit: object) -> SharedCopy:
-        """Return a copy of the network as it is now: of one visit of a point the same one,
-        unless it has changed.
+        """Return a copy of the network as it is now.
+
+        Of one visit of a point it is the same one, unless the network has changed.
         """
         tensors = list(model_tensors(self._model))
         for parameter in self._model.parameters():
@@ -64,9 +67,7 @@ class ModelCopies:
         return shared
 
     def copy(self, network: nn.Module, twin: nn.Module) -> None:
-        """Give a twin the values and modes of a network,
-        and its gradients where hooks read them.
-        """
+        """Give a twin a network's values and modes, and its gradients where hooks read them."""
         with torch.no_grad():
             for source, target in zip(model_tensors(network), model_tensors(twin), strict=True):
                 target.copy_(source, non_blocking=True)

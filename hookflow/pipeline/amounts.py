@@ -7,8 +7,9 @@ from fractions import Fraction
 from typing import Any, Literal
 
 Unit = Literal["", "it", "ep", "s", "%", "samples", "tokens"]
-"""Iterations, epochs, seconds, hundredths of the run, examples, tokens;
-"" counts what the point counts.
+"""The units of an amount: iterations, epochs, seconds, hundredths of the run, examples, tokens.
+
+The unit "" counts what the point counts.
 """
 
 TRIGGER_UNITS: tuple[Unit, ...] = ("", "it", "ep", "s", "%", "samples", "tokens")

@@ -1,5 +1,6 @@
-"""Types of annotations, as the source of a file that may come from anybody shows them:
-nothing of it is evaluated.
+"""Types of annotations, read from the source of a file that may come from anybody.
+
+Nothing of the source is evaluated.
 """
 
 import ast
@@ -26,15 +27,16 @@ class _UnknownError(Exception):
 
 
 def annotated_type(annotation: ast.expr) -> Any:
-    """Return the type that an annotation means; `Any` where it has names or calls of its own,
-    which are not known.
+    """Return the type that an annotation means.
+
+    It is `Any` where the annotation has names or calls of its own, which are not known.
     """
     try:
         kind = _type_of(annotation)
         TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     except (_UnknownError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return Any
-    # Bounds that the type cannot have, a pattern that is none.
+    # An annotation may have bounds that its type cannot have, or a pattern that is not valid.
     except (PydanticUserError, SchemaError):
         return Any
     return kind
@@ -84,8 +86,9 @@ def _make_subscripted(name: str, parts: list[ast.expr]) -> Any:
 
 
 def _field(node: ast.expr) -> Any:
-    """Return the `Field(…)` of an annotation; None for other metadata,
-    and for one whose arguments are no literals.
+    """Return the `Field(…)` of an annotation.
+
+    It is None for other metadata, and for a `Field` whose arguments are no literals.
     """
     match node:
         case ast.Call(func=ast.Name(id="Field"), args=[], keywords=keywords):

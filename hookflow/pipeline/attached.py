@@ -1,5 +1,6 @@
-"""Pipelines of hooks alone, for `hookflow.attach`: the model,
-the optimizer and the data are those of a user's loop.
+"""Pipelines of hooks alone, for `hookflow.attach`.
+
+The model, the optimizer and the data are those of a user's loop.
 """
 
 from collections.abc import Iterator
@@ -24,10 +25,10 @@ OTHER_SECTIONS = {
 
 
 def complete_attached(tree: dict[str, Any], places: SourceMap) -> Iterator[Problem]:
-    """Fill in the sections of a pipeline of hooks alone, in place; yield what only hookflow's own
-    loop can do.
+    """Fill in the sections of a pipeline of hooks alone, in place.
 
-    Its length may be unknown: then it is one epoch of unknown iterations.
+    Yields a problem for each setting that only hookflow's own loop can follow. The length of the
+    loop may be unknown: then it is one epoch of unknown iterations.
     """
     run = tree.get("run")
     if not isinstance(run, dict) or any(section in tree for section in SECTIONS_OF_OWN_LOOP):
@@ -64,15 +65,14 @@ def complete_attached(tree: dict[str, Any], places: SourceMap) -> Iterator[Probl
 
 
 def is_attached(pipeline: Pipeline) -> bool:
-    """Return whether a pipeline has hooks for a loop of the user's own,
-    and neither model nor data.
-    """
+    """Return whether a pipeline has hooks for a user's own loop, and neither model nor data."""
     return pipeline.task.use == LOOP_OBJECT
 
 
 def no_loop(where: Where | None) -> Problem:
-    """Return that a pipeline of hooks alone, whose [run] is at `where`,
-    cannot be trained by itself.
+    """Return the problem that a pipeline of hooks alone cannot be trained by itself.
+
+    Its [run] is at `where`.
     """
     message = (
         "this pipeline has no [model], [optimizer] and [data]: its hooks are for a loop of your own"

@@ -1,5 +1,6 @@
-"""The keys that a pipeline removes from the one that it `extends`: keys by `unset`,
-and tables by `replace = true`.
+"""The keys that a pipeline removes from the one that it `extends`.
+
+`unset` removes keys, and `replace = true` removes a table.
 """
 
 from collections.abc import Iterator, Mapping
@@ -98,10 +99,9 @@ def take_replacing_tables(tree: dict[str, Any]) -> set[Key]:
 
 
 def merge_hint(key: Key, message: str, tree: Mapping[str, Any], places: SourceMap) -> str:
-    """Return the way out where a table cannot be, since its keys come from two files; empty
-    anywhere else.
+    """Return the way out where a table cannot be, since its keys come from two files.
 
-    The keys are those of the table that the message names.
+    It is empty for any other message. The keys are those of the table that the message names.
     """
     table: Any = tree
     for part in key:

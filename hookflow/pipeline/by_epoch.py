@@ -1,5 +1,6 @@
-"""Values that change where an epoch begins: the batch size, accumulation,
-and with them the length of an epoch.
+"""Values that change where an epoch begins.
+
+They are the batch size and accumulation, and with them the length of an epoch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +18,9 @@ from hookflow.pipeline.amounts import parse_amount
 
 @dataclass(frozen=True, slots=True)
 class ByEpoch:
-    """An integer for each epoch: `stages` has the first epoch of each value
-    (counted from 0), and the value.
+    """An integer for each epoch.
+
+    `stages` has the first epoch of each value, counted from 0, and the value.
     """
 
     stages: tuple[tuple[int, int], ...]
@@ -94,8 +96,9 @@ class EpochLengths(ByEpoch):
         return result
 
     def epochs(self, iterations: int) -> Fraction:
-        """Return how many epochs, and parts of one, so many iterations are;
-        0 where epochs have no iterations.
+        """Return how many epochs, and parts of one, so many iterations are.
+
+        The number is 0 where epochs have no iterations.
         """
         left = iterations
         result = Fraction(0)
@@ -110,8 +113,9 @@ class EpochLengths(ByEpoch):
         return result
 
     def _spans(self) -> Iterator[tuple[int, int | None, int]]:
-        """Yield the first epoch of each length, the epoch after its last one (None:
-        there is none), and the length.
+        """Yield the first epoch of each length, the epoch after its last one, and the length.
+
+        The epoch after the last one is None where the length holds to the end.
         """
         ends: list[int | None] = [first for first, _ in self.stages[1:]]
         ends.append(None)
@@ -129,8 +133,9 @@ def first_epochs(*values: ByEpoch) -> list[int]:
 
 
 def batches_by_epoch(source: Any) -> ByEpoch:
-    """Return how many batches each epoch of a source has: as many as its length says,
-    unless it says otherwise.
+    """Return how many batches each epoch of a source has.
+
+    The number is the length of the source, unless the source says otherwise.
     """
     declared: ByEpoch | None = getattr(source, "batches_by_epoch", None)
     if declared is not None:
@@ -144,8 +149,9 @@ def takes_several_batches(lengths: EpochLengths, batches: ByEpoch) -> bool:
 
 
 def recorded_lengths(run: Mapping[str, Any]) -> EpochLengths:
-    """Return the iterations of each epoch, as the record of its start has them,
-    or the position in a checkpoint.
+    """Return the iterations of each epoch, as they were recorded.
+
+    `record` is the record of the start of a run, or the position in a checkpoint.
     """
     stages = run.get("epoch_lengths")
     if stages:

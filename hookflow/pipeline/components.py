@@ -1,5 +1,4 @@
-"""The sections of a pipeline file that name a class or function: models, optimizers, data sources
-and loaders.
+"""The sections of a pipeline that name a class or function: models, optimizers, data, loaders.
 
 The arguments in `args` belong to what `use` names and are checked against its signature later.
 """
@@ -216,8 +215,9 @@ NAMED_BY_LOADER = ("collate", "sampler", "batch_sampler", "augment", "worker_ini
 
 
 def names_component(key: Sequence[str]) -> bool:
-    """Return whether a key of a pipeline says what makes something: a `use` outside `args`,
-    or a part of a loader.
+    """Return whether a key of a pipeline names what makes a component.
+
+    Such a key is a `use` outside `args`, or a part of a loader.
     """
     if key[:1] in (("hooks",), ("writers",)):  # such a table may be called "args"
         inner = key[2:]
@@ -415,8 +415,9 @@ class DataSection(Section):
         return {name: (self.mix or {}).get(name, 1) for name in self.train_sets}
 
     def sources(self, splits: Iterable[str] = DATA_SPLITS) -> dict[str, DataSource]:
-        """Return the sources of some splits by name: "train", "val";
-        a set with a name of its own is "val.ood".
+        """Return the sources of some splits by name.
+
+        The names are "train" and "val". A set with a name of its own is "val.ood".
         """
         result: dict[str, DataSource] = {}
         for split in splits:

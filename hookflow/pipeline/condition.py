@@ -1,5 +1,6 @@
-"""Conditions, such as loss > 10 and epoch >= 1: parsed against an allowlist, never evaluated as
-Python.
+"""Conditions, such as loss > 10 and epoch >= 1.
+
+They are parsed against an allowlist, and never evaluated as Python.
 
 A condition is made of
     numbers               10, 0.5, 1e-3
@@ -46,14 +47,16 @@ _SET_METRIC = re.compile(r"[A-Za-z_][\w.@]*(?:/[A-Za-z_][\w.@]*)*")
 """A name in a formula: cls/accuracy is the metric of a set, a / b with blanks a quotient."""
 
 _AS_IDENTIFIER = str.maketrans("/@", "\N{MIDDLE DOT}\N{LATIN LETTER BILABIAL CLICK}")
-"""Characters that stand for `/` and `@` in a name while Python parses it:
-identifiers may have them.
+"""Characters that stand for `/` and `@` in a name while Python parses it.
+
+Python allows them in identifiers.
 """
 _AS_NAME = str.maketrans("\N{MIDDLE DOT}\N{LATIN LETTER BILABIAL CLICK}", "/@")
 
 Look = Callable[[str], Any]
-"""Returns the number that a name has at this moment, or where strings are taken its value;
-None when it has none.
+"""Returns the number that a name has at this moment, or its string where strings are taken.
+
+It returns None where the name has no value.
 """
 
 Number = Callable[[Look], Any]
@@ -86,10 +89,10 @@ class MetricFormula:
 
 
 def parse_formula(text: str) -> MetricFormula:
-    """Read a formula of metrics, in the language of conditions; a name may have a `/` in it without
-    blanks.
+    """Read a formula of metrics, in the language of conditions.
 
-    Raises ConditionError, in words for the user and with the column, when it is none.
+    A name in it may have a `/` without blanks around it. Raises ConditionError, in words for the
+    user and with the column, when it is none.
     """
     _check_length(text)
 
@@ -110,8 +113,9 @@ def parse_formula(text: str) -> MetricFormula:
 
 
 def list_metrics(monitor: str) -> tuple[str, ...]:
-    """Return the metrics that a hook watches by a text: itself,
-    or those in the formula that it is.
+    """Return the metrics that a hook watches by a text.
+
+    The text is the name of a metric, or a formula of metrics.
     """
     if not is_formula(monitor):
         return (monitor,)
@@ -120,8 +124,9 @@ def list_metrics(monitor: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that can be evaluated; `names` are its scalars and metrics,
-    `doubt` says what is odd, with a hint.
+    """A condition that can be evaluated.
+
+    `names` are its scalars and metrics. `doubt` says what is odd about it, with a hint.
     """
 
     text: str
@@ -186,8 +191,9 @@ def _check_length(text: str) -> None:
 
 
 def _parse_expression(text: str, python: str) -> ast.expr:
-    """Return the tree of a text that Python can read; `text` is what the user wrote,
-    in as many characters.
+    """Return the tree of a text that Python can read.
+
+    `text` is what the user wrote, in as many characters.
     """
     spread = python.translate({ord(space): " " for space in "\n\r\t\f"})
     try:
@@ -201,7 +207,7 @@ def _parse_expression(text: str, python: str) -> ast.expr:
             column = end
         hint = next(hint for pattern, hint in _SYNTAX_HINTS.items() if re.search(pattern, text))
         raise ConditionError("this cannot be read", column, hint) from None
-    # A null character; too many brackets for Python's own parser.
+    # A null character is a ValueError, and too many brackets overflow Python's own parser.
     except (ValueError, MemoryError, RecursionError):
         raise ConditionError("this cannot be read", 1) from None
 
@@ -217,8 +223,9 @@ _SYNTAX_HINTS = {
 
 
 def _total(operation: Callable[..., float]) -> Callable[..., float]:
-    """Return the operation with an answer for every float: NaN where it has none,
-    infinity beyond the largest.
+    """Return the operation with an answer for every float.
+
+    The answer is NaN where there is none, and infinity beyond the largest float.
     """
 
     def answer(*numbers: float) -> float:
@@ -375,8 +382,9 @@ class _ConditionParser:
 def _apply_operation(
     operation: Callable[..., Any], parts: Iterable[Callable[[Look], Any]], look: Look
 ) -> Any:
-    """Return the result of an operation; None where one of its numbers has no value,
-    or it is not for such values.
+    """Return the result of an operation.
+
+    It is None where one of the numbers has no value, or where the operation is not for such values.
     """
     values = [part(look) for part in parts]
     try:
@@ -388,8 +396,9 @@ def _apply_operation(
 
 
 def _decide(by: bool, truths: list[Truth], look: Look) -> bool | None:
-    """Return `by` as soon as one says so; else the opposite,
-    unless one is unknown: Kleene's logic.
+    """Return `by` as soon as one value says so, by Kleene's logic.
+
+    Otherwise the result is the opposite, unless a value is unknown.
     """
     unknown = False
     for truth in truths:

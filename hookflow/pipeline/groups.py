@@ -33,8 +33,9 @@ def find_members(entries: Iterable[str], hooks: Iterable[str]) -> list[str]:
 
 
 def match_entry(entry: str, hooks: Iterable[str]) -> list[str]:
-    """Return the hooks that one entry of a group names: a glob, or a name;
-    "name?" may be missing.
+    """Return the hooks that one entry of a group names.
+
+    The entry is a glob or a name. A hook named "name?" may be missing.
     """
     pattern = entry.removesuffix("?")
     if is_glob(pattern):
@@ -57,8 +58,9 @@ def missing_group(name: str, groups: Iterable[str], where: Where | None, stateme
 
 
 class GroupTable:
-    """The members of each group of tables that may be invalid:
-    what is no list of names has none.
+    """The members of each group of tables that may be invalid.
+
+    A group that is no list of names has no members.
     """
 
     def __init__(self, tables: object, hooks: Sequence[str]) -> None:
@@ -74,8 +76,9 @@ class GroupTable:
                 self.members[name] = find_members(names, hooks)
 
     def expand(self, names: Iterable[str]) -> list[str]:
-        """Return hooks by name, with the members of a group in its place;
-        an unknown group is left out.
+        """Return hooks by name, with the members of a group in its place.
+
+        An unknown group is left out.
         """
         expanded: dict[str, None] = {}
         for name in names:
@@ -86,9 +89,7 @@ class GroupTable:
         return list(expanded)
 
     def unknown(self, option: str, names: Iterable[str]) -> Iterator[Problem]:
-        """Yield a problem for each group that an option of the command
-        line names and that is not there.
-        """
+        """Yield a problem for each unknown group that an option of the command line names."""
         for name in names:
             if is_group(name) and group_name(name) not in self.members:
                 hint = nearest(group_name(name), self.members)

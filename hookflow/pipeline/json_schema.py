@@ -39,8 +39,9 @@ def with_definitions(model: type[BaseModel]) -> Schema:
 
 
 def make_suggestion_schema(values: Mapping[str, str], about: str) -> Schema:
-    """Return keys that make editors offer the values, each with its sentence if it has one,
-    and refuse no others.
+    """Return keys that make editors offer the values, and refuse no others.
+
+    Each value is shown with its sentence, if it has one.
     """
     if any(values.values()):
         sentences = {"x-taplo": {"docs": {"enumValues": [*values.values()]}}}
@@ -51,8 +52,9 @@ def make_suggestion_schema(values: Mapping[str, str], about: str) -> Schema:
 
 class _Generator(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Return the schema of a model; each field of a section is
-        described by the sentence below it.
+        """Return the schema of a model.
+
+        Each field of a section is described by the sentence below it.
         """
         result = super().model_schema(schema)
         model = schema["cls"]
@@ -71,9 +73,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def read_field_sentences(section: type[Section]) -> dict[str, str]:
-    """Return the sentence below each field of a section,
-    in its source and in that of the sections it is made from.
-    """
+    """Return the sentence below each field of a section, in its source and in that of its bases."""
     result: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if issubclass(kind, Section):
@@ -111,8 +111,7 @@ def _table(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _merge_schemas(options: list[Schema]) -> Schema:
-    """Return one schema for several, which are of different types, so that their keywords do not
-    meet.
+    """Return one schema for several of different types, so that their keywords do not meet.
 
     A table is either one component, or holds several by name: any key that the first does not
     know is a name. The required keys then depend on the kind, and are not declared.
@@ -261,8 +260,9 @@ def _iter_shapes(schema: Schema) -> Iterator[Schema]:
 
 
 def _nearest(parts: list[str], k: int, beside: list[str]) -> str:
-    """Return the right key that is nearest to a wrong one: a neighbour,
-    or those elsewhere that end so.
+    """Return the right key that is nearest to a wrong one.
+
+    It is a key of the same table, or one of another table that ends so.
     """
     above = "".join(f"{part}." for part in parts[:k])
     near = nearest(parts[k], beside)
@@ -302,7 +302,7 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     cases = []
     for name, table in arguments.items():
         _drop_required(table)
-        # They say nothing of a list.
+        # Without their type, these keywords say nothing about arguments that are a list.
         keywords = {key: value for key, value in table.items() if key != "type"}
         cases.append(
             {
@@ -325,8 +325,9 @@ def _find_entry_schema(table: Schema) -> Schema:
 
 
 def _drop_required(schema: Schema) -> None:
-    """Take out which keys a table requires, but for items of lists:
-    a list is never merged with another one.
+    """Remove which keys a table requires, but not for items of lists.
+
+    A list is never merged with another one.
     """
     schema.pop("required", None)
     for group in ("properties", "patternProperties"):

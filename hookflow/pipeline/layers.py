@@ -1,6 +1,4 @@
-"""The layers of a pipeline: a TOML file, the files that it extends, overrides,
-and hooks switched off.
-"""
+"""The layers of a pipeline: a TOML file, files that it extends, overrides, disabled hooks."""
 
 import os.path
 import re
@@ -44,7 +42,7 @@ def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> s
     if named:
         file = f'the file "{path}" '
     try:
-        # An endless device, or a pipe.
+        # A device may be endless, and a pipe may block.
         if named and path.exists() and not (path.is_file() or path.is_dir()):
             raise UserError(Problem(f'"{path}" is not a file', where))
         with open_regular(path) if recorded else path.open("rb") as opened:
@@ -72,15 +70,17 @@ def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> s
 
 
 def nearest_sibling(path: Path) -> str:
-    """Return `did you mean "x.pt"?` for the file beside `path`, of its suffix,
-    with the nearest name, or nothing.
+    """Return `did you mean "x.pt"?` for the file beside `path` with the nearest name.
+
+    The file must have the suffix of `path`. The text is empty when there is none.
     """
     return nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
 
 
 def nearest_file(path: Path) -> str:
-    """Return `did you mean "x.toml"?` for the file beside `path` with the nearest name;
-    empty when none is close.
+    """Return `did you mean "x.toml"?` for the file beside `path` with the nearest name.
+
+    The text is empty when no name is close.
     """
     beside = sorted(file.stem for file in path.parent.glob("*.toml"))
     return nearest(path.stem, beside).replace('"?', '.toml"?')
@@ -112,11 +112,9 @@ def parse_toml(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
 
 
 def find_impossible_integers(tree: Any) -> Iterator[tuple[Key, str]]:
-    """Yield the keys of integers that Python reads, in hexadecimal digits,
-    but does not write out.
-    """
+    """Yield the keys of integers that Python reads in hexadecimal digits but does not write out."""
     for key, value in walk(tree):
-        # Python writes no more than 4,300 digits.
+        # Python writes no integer of more than 4,300 digits, which are about 14,000 bits.
         if isinstance(value, int) and value.bit_length() > 14_000:
             yield key, f"{'.'.join(key)}: the integer has too many digits"
 
@@ -128,15 +126,16 @@ def _make_syntax_problem(error: tomli.TOMLDecodeError, text: str, source: str) -
     hint = ""
     if "character '\\n'" in message:
         hint = "a string must end on its line, with the quote that it began with"
-    # The place is behind what it means.
+    # The place of these errors is behind the mistake, so the column is left out.
     after = error.msg.startswith("Cannot") or error.lineno > text.count("\n") + 1
     where = Where(source, min(error.lineno, text.count("\n") + 1), 0 if after else error.colno)
     return Problem(f"this is not TOML: {message[:1].lower()}{message[1:]}", where, hint)
 
 
 class Override(NamedTuple):
-    """A `key=value`, and where it was said: by an option, or in Python,
-    where each part of the value has its place.
+    """A `key=value` and where it was written.
+
+    It was written in an option, or in Python, where each part of the value has its place.
     """
 
     text: str
@@ -145,8 +144,9 @@ class Override(NamedTuple):
 
 
 OTHER_LENGTH = {"max_epochs": "max_iters", "max_iters": "max_epochs"}
-"""The two lengths in `[run]`: either takes the place of the other in what it is laid over,
-unless that has both.
+"""The two lengths in `[run]`.
+
+A layer that states one of them replaces the other one below it, unless it states both.
 """
 
 
@@ -200,8 +200,9 @@ def apply(
 
 
 def _find_value_problem(key: Key, text: str, value: Any, where: Where) -> Problem | None:
-    """Return why the text of an override cannot be meant as it is,
-    though it was read as `value`; None if it can.
+    """Return why the text of an override cannot be meant as it is, though it was read as `value`.
+
+    It is None where the text can be meant.
     """
     if text in PYTHONS_WORDS:
         hint = (
@@ -217,8 +218,9 @@ def _find_value_problem(key: Key, text: str, value: Any, where: Where) -> Proble
 
 
 def _find_other_length(key: Key) -> str | None:
-    """Return the key of [run] that states the length in the other unit;
-    None where `key` states no length.
+    """Return the key of [run] that states the length in the other unit.
+
+    It is None where `key` states no length.
     """
     if len(key) == 2 and key[0] == "run":
         return OTHER_LENGTH.get(key[1])
@@ -243,8 +245,9 @@ def _unit(tree: Mapping[str, Any]) -> str:
 
 
 def _keep_unit(tree: Mapping[str, Any], unit: str, stated: Collection[Key]) -> None:
-    """Write out the unit that a bare `val_every` had before another length was stated,
-    but for those stated with it.
+    """Write out the unit that a bare `val_every` had before another length was stated.
+
+    A `val_every` that was stated together with that length stays as it is.
     """
     if "" in (unit, now := _unit(tree)) or unit == now:
         return
@@ -275,9 +278,7 @@ def read_value(text: str) -> Any:
 
 
 def _is_beyond_float(text: str, value: float) -> bool:
-    """Say whether the number that a text has in digits is too large for a float,
-    or too small and not 0.
-    """
+    """Say whether a number in digits is too large for a float, or too small and not 0."""
     if not any(character.isdigit() for character in text):  # inf and nan
         return False
     return not isfinite(value) or (value == 0 and Decimal(text.replace("_", "")) != 0)
@@ -291,10 +292,10 @@ As texts they would be true in an `if`, each of them.
 
 
 def is_unfinished(text: str) -> bool:
-    """Say whether a text that is no TOML was meant as a list, a table or a string; `{run}/x` and
-    `[ab]*.w` are names.
+    """Say whether a text that is no TOML was meant as a list, a table or a string.
 
-    A name has more behind its brackets, or a single word in its braces.
+    `{run}/x` and `[ab]*.w` are names. A name has more behind its brackets, or a single word in its
+    braces.
     """
     if text.startswith(('"', "'")):
         return True
@@ -430,9 +431,7 @@ def _find_base(named: str, route: tuple[tuple[Path, Where], ...]) -> Path:
 
 
 def _replace_length(base_run: Any, run: Any) -> None:
-    """Take the length of a run out of the base's table where the
-    file states it in the other unit.
-    """
+    """Remove the base's length of a run where the file states it in the other unit."""
     if not isinstance(base_run, dict) or not isinstance(run, dict):
         return
     if OTHER_LENGTH.keys() <= base_run.keys():
@@ -451,8 +450,9 @@ def _rebase_file_paths(base: dict[str, Any], folder: str) -> None:
 
 
 def file_form(key: Key) -> str:
-    """Return the pattern of a value that names a file beside the pipeline, its group;
-    of other keys one of nothing.
+    """Return the pattern of a value that names a file beside the pipeline, with its group.
+
+    For a key of another kind it is a pattern that matches nothing.
     """
     if names_component(key) or key == ("distributed", "parallelize"):
         return r"(.*\.py):"
@@ -491,8 +491,9 @@ def _merge_tables(
 def make_disabling_overrides(
     hooks: Iterable[str], groups: GroupTable, without: Sequence[str], only: Sequence[str]
 ) -> list[Override]:
-    """Return an override for each hook that is to be off: those in `without`, and,
-    if `only` has any, all others.
+    """Return an override for each hook that is to be off.
+
+    These are the hooks in `without`, and all but those in `only` if it has any.
     """
     off: dict[str, Where] = {}
     kept = groups.expand(only)

@@ -71,8 +71,9 @@ DEFAULT_HOOKS: dict[str, dict[str, Any]] = {
     "log": {"use": "log", "every": "0.5%"},
     "checkpoint": {"use": "checkpoint"},
 }
-"""Their tables, by name: 200 points of each curve, however long the run is,
-and a checkpoint after each epoch.
+"""The tables of the default hooks, by name.
+
+Each curve has 200 points, however long the run is, and each epoch a checkpoint.
 """
 
 
@@ -139,7 +140,7 @@ def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
     )
     for key in faulty:
         *path, last = key[: _SECTION_DEPTHS.get(key[0], 1)]
-        # A table of these may be called "use".
+        # A table in one of these sections may itself be called "use".
         named = key[0] in ("hooks", "writers", "points", "groups")
         if len(path) > named and (last == "use" or (last == "points" and key[0] == "hooks")):
             *path, last = path
@@ -162,16 +163,16 @@ def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A valid pipeline, the file it came from (as the user named it),
-    and where each of its keys stands.
+    """A valid pipeline, the file it came from, and the place of each of its keys.
+
+    The file is as the user named it.
     """
 
     pipeline: Pipeline
     source: Path
     places: SourceMap
     public: Pipeline
-    """The pipeline as it is recorded and shown: with references in the place of what the
-    environment has given.
+    """The pipeline as it is recorded and shown, with references in the place of the environment.
 
     Its strings are so written that `${…}` in them is a reference, and `$${` a plain `${`.
     """
@@ -240,8 +241,9 @@ def load(
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Collect no garbage in this block: to look through the objects of a large
-    plan takes as long as to make it.
+    """Collect no garbage in this block.
+
+    Searching the objects of a large plan takes as long as making it.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -256,8 +258,9 @@ def pause_garbage_collection() -> Iterator[None]:
 def parse(
     text: str, source: Path, overrides: Sequence[Said] = (), **options: Unpack[Options]
 ) -> Loaded:
-    """Do what `load` does with the text of a file;
-    `source` is the file that problems are shown to stand in.
+    """Do what `load` does with the text of a file.
+
+    `source` is the name of the file in problems.
     """
     try:
         return _resolve(
@@ -416,8 +419,9 @@ def as_tables(pipeline: Pipeline) -> dict[str, Any]:
 def list_components(
     pipeline: Pipeline, splits: Iterable[str] = DATA_SPLITS
 ) -> dict[str, Component]:
-    """Return all that is made but the hooks, by its key in the file ("model.net"); of the data,
-    those of `splits`.
+    """Return all components but the hooks, by their key in the file ("model.net").
+
+    Only the data of `splits` are among them.
     """
     parts: dict[str, Component] = {
         key_of("model", name): model for name, model in pipeline.models.items()
@@ -431,8 +435,9 @@ def list_components(
 
 
 def key_of(section: str, name: str) -> str:
-    """Return where the file declares a model or an optimizer;
-    one without a name bears that of its section.
+    """Return where the file declares a model or an optimizer.
+
+    One without a name has that of its section.
     """
     if name == section:
         return section
@@ -456,8 +461,9 @@ def share_parameters(pipeline: Pipeline) -> bool:
 
 
 def find_part_problems(loaded: Loaded) -> Iterator[Problem]:
-    """Yield what does not go together: an optimizer of no model, a model with two,
-    a name that two things bear.
+    """Yield what does not fit together.
+
+    It may be an optimizer of no model, a model with two, or a name of two things.
     """
     pipeline = loaded.pipeline
     place = loaded.places.of
@@ -506,8 +512,9 @@ def _find_model_place(optimizer: OptimizerSection, key: str, place: Locate) -> W
 
 
 def _find_frozen_model_problems(pipeline: Pipeline, place: Locate) -> Iterator[Problem]:
-    """Yield the optimizers of a frozen model; and the first frozen model where
-    no other one is left to train.
+    """Yield the optimizers of a frozen model.
+
+    Yields the first frozen model, too, where no other one is left to train.
     """
     frozen = pipeline.frozen_models
     for name, section in pipeline.optimizers.items():
@@ -525,9 +532,7 @@ def _find_frozen_model_problems(pipeline: Pipeline, place: Locate) -> Iterator[P
 
 
 def _find_share_problems(data: DataSection, place: Locate) -> Iterator[Problem]:
-    """Yield the names in `data.mix` that no training set has,
-    and the training sets that are not there.
-    """
+    """Yield the names in `data.mix` without a training set, and the training sets that it lacks."""
     if data.mix is None:
         return
     unknown = [name for name in data.mix if name not in data.train_sets]
@@ -553,9 +558,7 @@ def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
 
 
 def missing_objects(loaded: Loaded) -> list[Problem]:
-    """Return a problem for each component and hook that was an object of a
-    program which is not this one.
-    """
+    """Return a problem for each component and hook that was an object of another program."""
     if loaded.is_attached:
         return [no_loop(loaded.places.of("run"))]
     uses = {key: part.use for key, part in _list_all_components(loaded.pipeline).items()}

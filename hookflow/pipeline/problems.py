@@ -1,5 +1,6 @@
-"""Problems of a pipeline file in words: pydantic's errors, types,
-and values as TOML writes them.
+"""Problems of a pipeline file in words.
+
+They are made from pydantic's errors, types, and values as TOML writes them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,8 +29,9 @@ _BOUND_SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "ex
 def type_words(
     schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str, Any]] | None = None
 ) -> str:
-    """Return the type that a JSON Schema describes, but for null;
-    `definitions` are what its references stand for.
+    """Return the type that a JSON Schema describes, but for null.
+
+    `definitions` are the schemas that its references name.
     """
     definitions = definitions or schema.get("$defs", {})
     match schema:
@@ -127,8 +129,9 @@ def explain(
 
 
 def iter_errors_by_key(error: ValidationError) -> Iterator[tuple[Key, ErrorDetails]]:
-    """Yield an error for each key that is at fault; those of a union's members are one,
-    with the choices of all.
+    """Yield an error for each key that is at fault.
+
+    The errors of a union's members are one, with the choices of all.
     """
     for key, errors in groupby(error.errors(include_url=False), key_of):
         members = [*errors]
@@ -144,9 +147,7 @@ def iter_errors_by_key(error: ValidationError) -> Iterator[tuple[Key, ErrorDetai
 
 
 def key_of(details: ErrorDetails) -> Key:
-    """Return the key that an error is about, without the member of
-    a union that refuses its value.
-    """
+    """Return the key that an error is about, without the union's member that refuses its value."""
     key = tuple(str(part) for part in details["loc"] if part not in _UNION_TAGS)
     last = ""
     if key:
@@ -160,7 +161,8 @@ def key_of(details: ErrorDetails) -> Key:
 
 
 def describe_value_problem(details: ErrorDetails, name: str, written: str = "") -> tuple[str, str]:
-    """Return what is wrong with the value of `name`, and a hint;
+    """Return what is wrong with the value of `name`, and a hint.
+
     `written` replaces a value of the environment.
     """
     value = details["input"]
@@ -199,8 +201,9 @@ def describe_value_problem(details: ErrorDetails, name: str, written: str = "") 
 
 
 def _nearest_choice(value: Any, choices: str) -> str:
-    """Return a hint for a value that is none of the choices, which are quoted,
-    with commas between.
+    """Return a hint for a value that is none of the choices.
+
+    The choices in the message are quoted, with commas between.
     """
     if "true" in choices:
         mended = _suggest_value("bool_type", value)

@@ -46,8 +46,9 @@ class Interpolation:
 
     @property
     def is_public(self) -> bool:
-        """Whether the resolved tables may be shown as they are:
-        nothing in them is from the environment, or escaped.
+        """Whether the resolved tables may be shown as they are.
+
+        They may if nothing in them is from the environment or escaped.
         """
         if self.variables:
             return False
@@ -57,8 +58,9 @@ class Interpolation:
 def interpolate(
     tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None
 ) -> Interpolation:
-    """Replace every reference; with None for the environment,
-    references to it stay in `resolved`, too.
+    """Replace every reference.
+
+    With None for the environment, references to it stay in `resolved`, too.
     """
     resolver = _Resolver(tree, places, environ)
     pair = resolver.resolve(tree, ())
@@ -101,14 +103,16 @@ NAMING_KEYS = frozenset(
         *("monitor", "metric"),
     }
 )
-"""Keys whose values name classes, points, slots, hooks, triggers or metrics,
-which are no secrets.
+"""Keys whose values are names, and so no secrets.
+
+They name classes, points, slots, hooks, triggers or metrics.
 """
 
 
 def find_secrets(tree: Any) -> set[str]:
-    """Return the variables that may be secrets: each that stands at a key which does not name
-    anything.
+    """Return the variables that may be secrets.
+
+    These are the ones at a key that does not name anything.
 
     `tree` has the references to the environment. An entry of a list has the key of its list.
     """
@@ -121,11 +125,11 @@ def find_secrets(tree: Any) -> set[str]:
 
 
 def read_variable(text: str) -> Any:
-    """Return the value of a variable of the environment: what TOML reads in it, or else the text
-    itself.
+    """Return the value of a variable of the environment.
 
-    A number keeps its text, which is the value where a text is wanted (`as_written`). One with more
-    digits than a float has stays a text, since it is rather an identifier.
+    It is what TOML reads in the variable, or else the text itself. A number keeps its text, which
+    is the value where a text is wanted (`as_written`). One with more digits than a float has stays
+    a text, since it is rather an identifier.
     """
     value = read_value(text)
     if (
@@ -158,9 +162,7 @@ def as_written(value: Any) -> Any:
 
 
 def with_texts_where_wanted(tree: Any, keys: Collection[Key], path: Key = ()) -> Any:
-    """Return the tree with the text of a variable in the place of
-    its number at each of these keys.
-    """
+    """Return the tree with texts of variables in the place of their numbers at these keys."""
     if path in keys:
         return as_written(tree)
     if isinstance(tree, dict):
@@ -189,8 +191,9 @@ class _UnresolvedError(Exception):
 
 
 class _ResolvedValue(NamedTuple):
-    """A value with its references replaced, and the same as it may be recorded:
-    with those to the environment.
+    """A value with its references replaced, and the same as it may be recorded.
+
+    The recorded one keeps the references to the environment.
     """
 
     value: Any
@@ -365,9 +368,7 @@ class _Resolver:
 
 
 def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
-    """Return the valid pipeline of `resolved` with the references to the
-    environment that `written` has.
-    """
+    """Return the valid pipeline of `resolved` with the environment's references of `written`."""
     left = dict(iter_environment_keys(written))
     while True:
         try:

@@ -13,8 +13,9 @@ from hookflow.errors import Problem, UserError, Where
 def missing_package(
     what: str, package: str, extra: str, where: Where | None = None, *, module: str = ""
 ) -> Problem | None:
-    """Return the problem that `what` needs a package (imported as `module`) that
-    is not installed; None if it is.
+    """Return the problem that `what` needs a package that is not installed.
+
+    The package is imported as `module`. Returns None where it is installed.
     """
     if getattr(find_spec(module or package), "origin", None):  # a mere folder of that name has none
         return None
@@ -24,8 +25,9 @@ def missing_package(
 
 @dataclass(frozen=True, slots=True)
 class OfferedEntry:
-    """An offer of an installed package: its short name, where it stands,
-    and the package with its version.
+    """An offer of an installed package.
+
+    It has a short name, the place of the object, and the package with its version.
     """
 
     name: str
@@ -35,8 +37,9 @@ class OfferedEntry:
 
 @cache
 def list_installed(group: str) -> dict[str, tuple[OfferedEntry, ...]]:
-    """Return what the installed packages offer in a group of entry points, by name;
-    nothing of it is imported.
+    """Return what installed packages offer in a group of entry points, by name.
+
+    Nothing of it is imported.
     """
     from importlib.metadata import entry_points  # slow, and a pipeline of built-in names needs none
 
@@ -52,8 +55,9 @@ def list_installed(group: str) -> dict[str, tuple[OfferedEntry, ...]]:
 
 @dataclass(frozen=True)
 class Registry:
-    """The short names of one kind of thing; built-in names come first,
-    and a name of several packages means none.
+    """The short names of one kind of thing.
+
+    Built-in names come first, and a name that several packages offer means none.
     """
 
     kind: str
@@ -93,8 +97,9 @@ class Registry:
         return self.short_names(use).get(use, use)
 
     def find_ambiguity(self, use: str, where: Where | None) -> Problem | None:
-        """Return what is wrong with a short name that several packages offer;
-        None for any other.
+        """Return what is wrong with a short name that several packages offer.
+
+        It is None for any other name.
         """
         if ":" in use or use in self.built_in:
             return None
@@ -106,8 +111,9 @@ class Registry:
         return Problem(message, where, f"write {' or '.join(choices)}")
 
     def clash(self, offered: OfferedEntry) -> str:
-        """Say that an offered name means something else, or several things;
-        an empty string when it does not.
+        """Say that an offered name means something else, or several things.
+
+        The text is empty when the name does not.
         """
         if offered.name in self.built_in:
             return f'hidden by the built-in {self.kind} of that name; write use = "{offered.use}"'
@@ -120,7 +126,7 @@ class Registry:
 
         Raises UserError when there is no such thing, or several.
         """
-        # And with it pydantic, which `--help` does without.
+        # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.pipeline.use import resolve_use
 
         problem = self.find_ambiguity(use, where)
@@ -198,8 +204,9 @@ REGISTRIES = (MODEL_REGISTRY, DATA_REGISTRY, TASK_REGISTRY, WRITER_REGISTRY)
 
 
 def registry_of(key: str) -> Registry | None:
-    """Return the registry of a component by its key ("model.generator", "data.train");
-    optimizers have none.
+    """Return the registry of a component by its key ("model.generator", "data.train").
+
+    Optimizers have none.
     """
     part, _, rest = key.partition(".")
     if ".loader" in rest:
@@ -213,8 +220,9 @@ def registry_of(key: str) -> Registry | None:
 
 
 def missing_extra(registry: Registry | None, use: str, where: Where | None) -> Problem | None:
-    """Return the problem that a built-in writer needs the package of its own name;
-    None where it is installed.
+    """Return the problem that a built-in writer needs the package of its own name.
+
+    It is None where the package is installed.
     """
     if registry is not WRITER_REGISTRY or use not in ("mlflow", "tensorboard", "trackio", "wandb"):
         return None

@@ -1,5 +1,6 @@
-"""The tables of a TOML text: their values by key, and the positions of the keys,
-which TOML parsers do not report.
+"""The tables of a TOML text: values by key, and positions of keys.
+
+TOML parsers do not report the positions.
 """
 
 import json
@@ -27,8 +28,9 @@ _PLAIN_VALUE_PATTERN = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^\s,\]}#]*|[^\s,\]}#]+
 
 
 def walk(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every value with its key, in the order of the file: each table and list too,
-    ahead of what it holds.
+    """Yield every value with its key, in the order of the file.
+
+    Each table and list is yielded, too, ahead of what it holds.
     """
     waiting: list[tuple[tuple[str, ...], Any]] = [((), tree)]
     while waiting:
@@ -55,8 +57,9 @@ def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class SourceMap:
-    """The place of every key of a pipeline: a line of its file or of one that it extends,
-    or what overrides it.
+    """The place of every key of a pipeline.
+
+    It is a line of its file or of one that it extends, or what overrides the key.
     """
 
     def __init__(self, source: str) -> None:
@@ -64,7 +67,8 @@ class SourceMap:
 
     @classmethod
     def in_text(cls, text: str, source: str) -> Self:
-        """Return the places of all keys in a valid TOML text;
+        """Return the places of all keys in a valid TOML text.
+
         `source` is the name to show for it.
         """
         places = cls(source)
@@ -76,8 +80,9 @@ class SourceMap:
 
     @classmethod
     def in_tables(cls, tables: Mapping[str, Any], source: str) -> Self:
-        """Return the places of all keys of tables that were given as such:
-        each stands in `source`, on no line.
+        """Return the places of all keys of tables that were given as such.
+
+        Each key is in `source`, on no line.
         """
         places = cls(source)
         for key, _ in walk(tables):
@@ -85,8 +90,9 @@ class SourceMap:
         return places
 
     def of(self, key: str | Sequence[str | int]) -> Where:
-        """Return where `key` stands ("hooks.log.points.0.every", or its parts),
-        or else what encloses it.
+        """Return where `key` is, or else what encloses it.
+
+        The key is a text such as "hooks.log.points.0.every", or its parts.
         """
         place = self._top
         for part in key.split(".") if isinstance(key, str) else map(str, key):
@@ -96,14 +102,16 @@ class SourceMap:
         return place.where
 
     def put(self, key: Key, where: Where) -> None:
-        """Say that `key` and all below it come from `where` now,
-        and whatever encloses it if it is new.
+        """Set the place of `key` and of all below it to `where`.
+
+        A new key sets the place of whatever encloses it, too.
         """
         self._top.find_or_add(key[:-1], where).below[key[-1]] = _PlaceNode(where)
 
     def take(self, key: Key, other: "SourceMap") -> None:
-        """Say that `key` and all below it come from where `other` says now,
-        and whatever encloses it if it is new.
+        """Set the place of `key` and of all below it to that in `other`.
+
+        A new key sets the place of whatever encloses it, too.
         """
         theirs = other._top
         for part in key:
@@ -177,8 +185,9 @@ class _TomlScanner:
         self._lengths: dict[Key, int] = {}
 
     def walk(self) -> list[tuple[Key, int]]:
-        """Return every table, key and list item with the character that it begins at;
-        what encloses it first.
+        """Return every table, key and list item with the character at which it begins.
+
+        An enclosing table or list comes before its items.
         """
         self._skip()
         while self.at < len(self.text):
@@ -192,8 +201,9 @@ class _TomlScanner:
         return self._spots
 
     def names(self) -> Iterator[tuple[str, int]]:
-        """Read a key with its dots, and the blanks after it;
-        yield each name with where it begins.
+        """Read a key with its dots and the blanks after it.
+
+        Yields each name with where it begins.
         """
         more = True
         while more:
@@ -207,8 +217,9 @@ class _TomlScanner:
             more = self.take(".")
 
     def _header(self, end: str) -> None:
-        """Read a header up to its brackets' `end`; where it leads through a list,
-        it means the latest entry.
+        """Read a header up to its brackets' `end`.
+
+        Where it leads through a list, it means the latest entry.
         """
         names = list(self.names())
         self.take(end)

@@ -1,5 +1,6 @@
-"""The object that `use` names: a registered name, `module:name`, `./file.py:name`,
-or an object itself.
+"""The object that `use` names.
+
+It is a registered name, `module:name`, `./file.py:name`, or an object itself.
 """
 
 import ast
@@ -47,8 +48,8 @@ def module_file(module: str) -> Path | None:
     for part in rest:
         if spec is None:
             break
-        # The last part alone: a package without __init__.py would look for its parent among the
-        # imported modules.
+        # The last part alone is looked up: for the whole name, a package without __init__.py would
+        # look for its parent among the imported modules.
         spec = PathFinder.find_spec(part, spec.submodule_search_locations)
         seen = f"{seen}.{part}"
     if spec is None:
@@ -58,7 +59,8 @@ def module_file(module: str) -> Path | None:
     return None
 
 
-# Of one check: several parts of a pipeline lie in one file, and each is looked up twice.
+# The cache is for one check: several parts of a pipeline may be in one file, and each is looked up
+# twice.
 @lru_cache(maxsize=16)
 def _parse_source(source: bytes) -> ast.Module:
     with warnings.catch_warnings(action="ignore"):  # who imports the file is warned
@@ -81,8 +83,9 @@ def parse_file(file: Path) -> ast.Module:
 
 
 def iter_bindings(body: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield every name that a module or a class binds, inside `if` and `try` too,
-    with the node that binds it.
+    """Yield every name that a module or a class binds, with the node that binds it.
+
+    Names that are bound inside `if` and `try` are included.
     """
     for child in ast.iter_child_nodes(body):
         match child:
@@ -106,12 +109,11 @@ def iter_bindings(body: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def make_stand_in(file: Path, name: str) -> Callable[..., Any] | None:
-    """Return a class or a function with the signature that a source file shows of `name`; nothing
-    is imported.
+    """Return a class or a function with the signature that a source file shows of `name`.
 
-    None where it shows none: under a decorator or a metaclass, with `__new__`, or beyond what the
-    file defines or imports by name. Raises OSError, SyntaxError or ImportError for a file that
-    cannot be read.
+    Nothing is imported. None where it shows none: under a decorator or a metaclass, with `__new__`,
+    or beyond what the file defines or imports by name. Raises OSError, SyntaxError or ImportError
+    for a file that cannot be read.
     """
     match [node for bound, node in iter_bindings(parse_file(file)) if bound == name]:
         case [ast.FunctionDef(decorator_list=[], args=arguments)]:
@@ -144,10 +146,10 @@ def make_stand_in(file: Path, name: str) -> Callable[..., Any] | None:
 
 
 def _function(arguments: ast.arguments) -> Callable[..., None]:
-    """Return a function with the parameters of a definition; each default is None. Nothing of the
-    file is evaluated.
+    """Return a function with the parameters of a definition.
 
-    Raises SyntaxError where two parameters have one name.
+    Each default is None. Nothing of the file is evaluated. Raises SyntaxError where two parameters
+    have one name.
     """
 
     def run_stand_in(*args: Any, **kwargs: Any) -> None:
@@ -190,15 +192,17 @@ def _parameter(argument: ast.arg, kind: Any, *, has_default: bool = False) -> in
 
 
 _suspended: dict[Path, dict[str, ModuleType]] = {}
-"""For each folder that files have been imported from:
-its modules that have made room for namesakes of another one.
+"""The hidden modules of each folder that files have been imported from.
+
+They have made room for modules of the same names in another folder.
 """
 
 
 @contextmanager
 def import_neighbours_first(file: Path) -> Iterator[None]:
-    """Let imports find what lies beside `file` first;
-    files of two folders each get neighbours of their own.
+    """Let imports find what is beside `file` first.
+
+    Files of two folders each get neighbours of their own.
     """
     folder = file.parent
     for top, module in [(name, module) for name, module in sys.modules.items() if "." not in name]:
@@ -223,9 +227,7 @@ def import_neighbours_first(file: Path) -> Iterator[None]:
 
 
 def find_neighbour_modules(folder: Path) -> Mapping[str, ModuleType]:
-    """Return the modules of a folder that have made room for namesakes
-    of another one, by their names.
-    """
+    """Return the modules of a folder that have made room for namesakes of another one, by name."""
     return _suspended.get(folder, {})
 
 
@@ -235,8 +237,9 @@ def list_pipeline_objects() -> list[Any]:
 
 
 def _home(module: ModuleType) -> Path:
-    """Return the folder that a top-level module is found in;
-    the current one for what comes from no file.
+    """Return the folder that a top-level module is found in.
+
+    For a module that comes from no file it is the current one.
     """
     known = getattr(module, "__dict__", {})  # not the attribute, which would load a lazy module
     path = Path(known.get("__file__") or "")
@@ -248,8 +251,9 @@ def _home(module: ModuleType) -> Path:
 Maker = Callable[..., Any]
 
 PIPELINE_FOLDER: ContextVar[Path] = ContextVar("the pipeline's folder", default=Path())
-"""The folder that the files are relative to which the arguments of a hook name,
-while the hook is made.
+"""The folder of the pipeline, while a hook is made.
+
+The files that the hook's arguments name are relative to it.
 """
 
 _IN_USE: ContextVar[Mapping[str, Maker]] = ContextVar(
@@ -333,8 +337,9 @@ def _is_factory(value: Any) -> bool:
 
 
 def _class_that_gives(value: Any) -> type:
-    """Return a class that makes nothing but this object,
-    and says all else as the object's own class does.
+    """Return a class that makes nothing but this object.
+
+    In all else it answers as the object's own class does.
     """
     kind = type(value)
     metaclass: Any = type(kind)
@@ -352,8 +357,9 @@ def is_object(use: str) -> bool:
 
 
 LOOP_OBJECT = "<object of the loop>"
-"""The model, the optimizer, the data and the task of a pipeline of hooks alone:
-its loop has them.
+"""The `use` of the model, the optimizer, the data and the task of a pipeline of hooks alone.
+
+The loop has the objects.
 """
 
 
@@ -396,8 +402,9 @@ def use_objects(objects: ObjectRegistry) -> Iterator[None]:
 
 
 _imported: dict[str, Path] = {}
-"""The files that `import_file` was called for, by the name of their module;
-a run begins with none.
+"""The files that `import_file` was called for, by the name of their module.
+
+A run begins with none.
 """
 
 
@@ -487,8 +494,9 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
 
 
 def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
-    """Import a file by its path, once for all that comes from it;
-    what it imports may lie beside it.
+    """Import a file by its path, once for all that comes from it.
+
+    Modules that the file imports may be beside it.
     """
     full = path.resolve()
     name = f"{full.stem}_{zlib.crc32(os.fsencode(full)):08x}"
@@ -512,15 +520,17 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
 
 
 def clear_imported_files() -> None:
-    """Begin a run: `list_run_files` returns those that it names,
-    and not those of runs before it in this process.
+    """Begin a run: forget the files of the runs before it in this process.
+
+    `list_run_files` returns only the files that this run names.
     """
     _imported.clear()
 
 
 def list_run_files() -> dict[str, ModuleType]:
-    """Return the files that the run has imported, in that order,
-    but for those that are gone since.
+    """Return the files that the run has imported, in that order.
+
+    Files that are gone since are left out.
     """
     return {
         str(path): sys.modules[name]

@@ -23,8 +23,9 @@ from hookflow.pipeline.source_map import walk
 
 
 def _as_written(check: Callable[..., object], *args: object) -> PlainValidator:
-    """Return a validator that keeps a value as it is written if `check` takes it;
-    it raises ValueError if not.
+    """Return a validator that keeps a value as it is written if `check` takes it.
+
+    The validator raises ValueError if `check` does not.
     """
 
     def validate(written: Any) -> Any:

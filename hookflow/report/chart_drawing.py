@@ -112,8 +112,9 @@ def _best_text(curve: Curve) -> str:
 
 
 def _make_scales(curve: Curve) -> list[Scale]:
-    """Return the linear scale, and the logarithmic one of values above 0;
-    none where the curve cannot be drawn.
+    """Return the linear scale, and the logarithmic one of values above 0.
+
+    There are none where the curve cannot be drawn.
     """
     finite = []
     for line in curve.lines:

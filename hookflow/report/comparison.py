@@ -54,8 +54,9 @@ def render_comparison(
     runs: Sequence[ComparedRun | None],
     tables: Tables,
 ) -> str:
-    """Return the page: `differences` and `codes` are those of all targets but the first;
-    a run is None for a file.
+    """Return the page.
+
+    `differences` and `codes` are those of all targets but the first. A run is None for a file.
     """
     columns = []
     for letter, compared in zip(RUN_LETTERS, runs, strict=False):
@@ -156,8 +157,9 @@ def _difference_texts(
 def _code_texts(
     targets: Sequence[Target], codes: Sequence[CodeComparison]
 ) -> list[tuple[str, str]]:
-    """Return the files that differ with their lines, and whose code is not known;
-    each with a heading.
+    """Return the files that differ with their lines, and whose code is not known.
+
+    Each has a heading.
     """
     first, *others = targets
     texts = []

@@ -53,8 +53,9 @@ class PhaseShare:
 
 @dataclass(frozen=True, slots=True)
 class ReportEntry:
-    """An entry of the journal; of a warning or an error, how often it came,
-    and its traceback in `detail`.
+    """An entry of the journal.
+
+    A warning or an error has how often it came, and its traceback in `detail`.
     """
 
     time: str
@@ -132,9 +133,7 @@ def read_report(run: RunDir) -> RunReport:
 
 
 def _end_detail(state: RunState) -> str:
-    """Return the traceback of the exception that has ended the run,
-    or the mistake of the user in full.
-    """
+    """Return the traceback of the exception that ended the run, or the user's mistake in full."""
     if state.ranks.first_failure is not None:
         _, error = state.ranks.first_failure
         return error["traceback"]
@@ -240,8 +239,9 @@ def _phase_shares(state: RunState) -> list[PhaseShare]:
 
 
 def _draw_graph(facts: RunFacts) -> str:
-    """Return the graph of the hooks with what they took, as `hookflow graph` draws it;
-    empty without hooks.
+    """Return the graph of the hooks with what they took, as `hookflow graph` draws it.
+
+    It is empty without hooks.
     """
     if not facts.plan.bindings:
         return ""

@@ -63,8 +63,9 @@ class CurveSheet:
 
 
 def group_series_by_name(state: RunState) -> Mapping[str, list[tuple[str, Series]]]:
-    """Return the splits and their series by name: monitored metrics, the loss,
-    other metrics, other scalars.
+    """Return the splits and their series by name.
+
+    Monitored metrics come first, then the loss, other metrics, other scalars.
     """
     by_name: dict[str, list[tuple[str, Series]]] = {}
     for scalar, series in state.scalars.items():
@@ -115,8 +116,9 @@ def _as_exact_as_fp32(value: float) -> float:
 
 
 def make_curves(state: RunState) -> tuple[list[Curve], list[str]]:
-    """Return the charts with the lines of the training, the validations and the tests;
-    and the names without one.
+    """Return the charts, and the names without one.
+
+    A chart has the lines of the training, the validations and the tests.
     """
     series = group_series_by_name(state)
     names = list(series)
@@ -147,8 +149,9 @@ MARK_PLACES = 60
 
 
 def list_marks(state: RunState) -> list[CurveMark]:
-    """Return what happened on the way; of one sign no two marks that would touch,
-    but the first of these.
+    """Return what happened on the way.
+
+    Of marks of one sign that would touch, only the first is returned.
     """
     marks = []
     for saved in state.checkpoints:

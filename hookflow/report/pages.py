@@ -1,5 +1,6 @@
-"""Pages of HTML from templates: one file each, which needs no network,
-and a script only to show values of curves.
+"""Pages of HTML from templates.
+
+Each is one file, which needs no network, and a script only to show values of curves.
 """
 
 from collections.abc import Mapping
@@ -38,8 +39,9 @@ def _make_environment() -> Environment:
 
 
 def _finalize(value: object) -> object:
-    """Return a value as it is put into a page: on one line,
-    unless it is a part of a page already.
+    """Return a value as it is put into a page.
+
+    It is on one line, unless it is a part of a page already.
     """
     if isinstance(value, Markup):
         return value
@@ -72,8 +74,9 @@ def _describe_curves(sheet: CurveSheet) -> str:
 
 
 def _make_curve_data(sheet: CurveSheet) -> Markup:
-    """Return what the script reads: the points of the curves,
-    without a character that could end its element.
+    """Return what the script reads: the points of the curves.
+
+    No character in it could end its element.
     """
     curves = []
     for curve in sheet.curves:

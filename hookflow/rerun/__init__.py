@@ -1,3 +1,4 @@
-"""Reruns, an optional part: iterations of a recorded run,
-done again and compared with the recording.
+"""Reruns, an optional part.
+
+Iterations of a recorded run are done again and compared with the recording.
 """

@@ -1,5 +1,6 @@
-"""A rerun: iterations of a recorded run, done again from a checkpoint
-and compared with the recording.
+"""A rerun.
+
+Iterations of a recorded run are done again from a checkpoint and compared with the recording.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Comparison:
     begin: int
     end: int
     names: Sequence[str]
-    """The names of the numbers that were compared with the recording,
-    and how many numbers: `compared`.
+    """The names of the numbers that were compared with the recording.
+
+    `compared` is how many numbers.
     """
     compared: int
     unlike: Sequence[NumberMismatch]
@@ -73,10 +75,10 @@ def compare(
     *,
     without: bool = False,
 ) -> Comparison:
-    """Compare what a rerun has logged after iteration `begin`, up to `end`, with the recording, to
-    the bit.
+    """Compare what a rerun has logged with the recording, to the bit.
 
-    In a rerun `without` hooks of the run, a name that it has not logged at all was theirs.
+    It has logged that after iteration `begin`, up to `end`. In a rerun `without` hooks of the run,
+    a name that it has not logged at all was theirs.
     """
     was = _values_between(recorded, begin, end)
     now = _values_between(again, begin, end)
@@ -130,8 +132,9 @@ def _is_measured(name: str) -> bool:
 
 
 def find_causes(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what differs between the first records of the recorded attempt and of the rerun,
-    and may change bits.
+    """Yield the differences of the recorded attempt and the rerun that may change bits.
+
+    They are those of the first records.
     """
     for key, label in FACT_LABELS.items():
         old_value = then.get(key)
@@ -143,8 +146,9 @@ def find_causes(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str
 def code_causes(
     run: RunDir, used: RecordedCode | None, again: RunDir, begin: int, end: int
 ) -> Iterator[str]:
-    """Yield where the code of a rerun differs from what the run ran after iteration `begin` up to
-    `end`.
+    """Yield where a rerun's code differs from the run's.
+
+    The run ran it after iteration `begin` up to `end`.
 
     `used` is the recorded code that the rerun was to run; an attempt may have run other code in
     between.

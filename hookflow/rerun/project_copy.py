@@ -1,5 +1,6 @@
-"""The project of a run with its code as it was recorded, for a rerun:
-in a folder that links to everything else.
+"""The project of a run with its code as it was recorded, for a rerun.
+
+It is in a folder that links to everything else.
 """
 
 import importlib
@@ -13,11 +14,10 @@ from hookflow.text import has_masks, restore_masked
 
 
 class ProjectCopy:
-    """A copy of the folders of a project below `top`, each at its absolute path, with the recorded
-    files in them.
+    """A copy of the folders of a project below `top`, with the recorded files in them.
 
-    Any other entry of those folders is a link to the original: data beside the code is found by the
-    code.
+    Each is at its absolute path. Any other entry of those folders is a link to the original: data
+    beside the code is found by the code.
     """
 
     def __init__(self, code: RecordedCode, base: Path, top: Path) -> None:
@@ -39,8 +39,9 @@ class ProjectCopy:
         return self._top / path.relative_to(path.anchor)
 
     def import_first(self) -> None:
-        """Let this process, and the ranks that it starts,
-        import from the copy what they would from the project.
+        """Let this process, and the ranks that it starts, import from the copy.
+
+        They would import it from the project.
         """
         copies = []
         for entry in sys.path:
@@ -59,7 +60,7 @@ class ProjectCopy:
         for path in folder.iterdir():
             if path in self._folders or path in self._files or path == self._top:
                 continue
-            # What is compiled of the copy must not be taken for the original's.
+            # The bytecode of the copy must not be taken for that of the original.
             if path.name == "__pycache__":
                 continue
             target = path

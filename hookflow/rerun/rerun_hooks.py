@@ -30,8 +30,9 @@ class RerunEnd(Hook):
 
 @dataclass(eq=False)
 class BatchSaver(Hook):
-    """Saves the batch of iteration `at` by `torch.save`:
-    of several batches that it accumulates, a list.
+    """Saves the batch of iteration `at` by `torch.save`.
+
+    Where the iteration accumulates several batches, a list of them is saved.
     """
 
     phase = "last"

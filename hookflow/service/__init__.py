@@ -1,3 +1,4 @@
-"""Finding runs, reading pipelines and judging them:
-what the command line and the Python API share.
+"""Finding runs, reading pipelines and judging them.
+
+The command line and the Python API share it.
 """

@@ -1,5 +1,6 @@
-"""Amounts without a unit that would mean several units at once: a hook's,
-at points that count different things.
+"""Amounts without a unit that would mean several units at once.
+
+Such is a hook's, at points that count different things.
 """
 
 from collections.abc import Iterator, Mapping

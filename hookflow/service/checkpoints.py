@@ -1,5 +1,6 @@
-"""Checkpoints by the names that commands and pipelines give them: RUN, RUN:CHECKPOINT,
-RUN:it300, or a folder.
+"""Checkpoints by the names that commands and pipelines give them.
+
+These are RUN, RUN:CHECKPOINT, RUN:it300, or a folder.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ ITERATION_PATTERN = re.compile(r"it(\d+)")
 def find_checkpoint(
     named: str | None, root: Path, warn: Callable[[str], object] = lambda line: None
 ) -> tuple[RunDir, Path]:
-    """Return a run and one of its checkpoints: the folder that is named, that of a RUN:NAME, or a
-    run's newest good.
+    """Return a run and one of its checkpoints.
+
+    It is the folder that is named, that of a RUN:NAME, or a run's newest good one.
 
     `warn` receives damaged ones that are skipped. The run of a copy that lies apart is a temporary
     directory, without checkpoints. Raises UserError when there is no such checkpoint, or it lacks
@@ -72,8 +74,9 @@ def _checkpoint_named(run_dir: RunDir, name: str) -> Path:
 
 
 def _find_by_iteration(name: str, checkpoints: Mapping[str, Path]) -> Path | None:
-    """Return the checkpoint of the iteration in a name like it300,
-    whatever the zeros in that of the checkpoint.
+    """Return the checkpoint of the iteration in a name like it300.
+
+    The zeros in the checkpoint's own name do not count.
     """
     wanted = ITERATION_PATTERN.fullmatch(name)
     if wanted is None:

@@ -1,5 +1,6 @@
-"""The output of commands on the code of runs: what differs, what a resume refuses,
-and the code that a rerun runs.
+"""The output of commands on the code of runs.
+
+It is what differs, what a resume refuses, and the code that a rerun runs.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ NO_CODE = "its code was not recorded"
 
 
 def code_changes(run: RunDir, checkpoint: Path, base: Path) -> list[CodeChange]:
-    """Return what differs in a project, whose pipeline is in the folder `base`,
-    from the code behind a checkpoint.
+    """Return what differs in a project from the code behind a checkpoint.
+
+    The project's pipeline is in the folder `base`.
     """
     from hookflow.runner.checkpoint.manifest import read_manifest
     from hookflow.runner.process.code_recorder import project_root
@@ -48,12 +50,14 @@ def code_changes(run: RunDir, checkpoint: Path, base: Path) -> list[CodeChange]:
 
 
 def check_code(run: RunDir, checkpoint: Path, now: Target) -> None:
-    """Raise UserError for each file that has changed since a checkpoint of the run,
-    or where none is recorded.
+    """Raise UserError for each file that has changed since a checkpoint of the run.
+
+    It is raised, too, where no code is recorded.
     """
     from hookflow.pipeline.load import load
 
-    # Which masks the values of the environment, as the record does.
+    # Loading the pipeline masks the values of the environment in the texts of the code, as the
+    # record does.
     load(short(run.wanted().pipeline), recorded=True)
     if find_latest_code(run) is None:
         message = f"--strict compares the code with that of {checkpoint.name}, and {NO_CODE}"
@@ -83,9 +87,7 @@ def _make_problem(change: CodeChange, checkpoint: Path, base: Path) -> Problem:
 
 
 def code_files(base: Path, uses: Sequence[str]) -> dict[str, CodeFile]:
-    """Return the files that a pipeline in the folder `base` names,
-    by the paths that it gives them.
-    """
+    """Return the files that a pipeline in the folder `base` names, by the paths it gives them."""
     result = {}
     for use in uses:
         file, colon, _ = use.rpartition(".py:")
@@ -100,8 +102,9 @@ def code_files(base: Path, uses: Sequence[str]) -> dict[str, CodeFile]:
 
 
 def compare_targets(old: Target, new: Target) -> CodeComparison:
-    """Compare the code of two targets: of a run what it has recorded last,
-    of a file what is on the disk.
+    """Compare the code of two targets.
+
+    A run has the code that it has recorded last, and a file the code on the disk.
     """
     from hookflow.runner.process.code_recorder import project_root
 
@@ -141,8 +144,9 @@ def _list_uses(target: Target) -> list[str]:
 
 
 def export_code(run: RunDir, code: RecordedCode, folder: Path) -> tuple[list[str], list[str]]:
-    """Write the recorded files into a folder; return those that were written, and those whose text
-    is not there.
+    """Write the recorded files into a folder.
+
+    Returns those that were written, and those whose text is not there.
 
     The pipeline as it was resolved is written where the run's own pipeline lay, so that it names
     the files. Files outside the project come below `elsewhere`. Raises UserError where the folder
@@ -177,8 +181,9 @@ def export_code(run: RunDir, code: RecordedCode, folder: Path) -> tuple[list[str
 
 
 def code_as_data(run: RunDir) -> dict[str, Any] | None:
-    """Return the facts of the code that the latest attempt of a run has run;
-    None where they were not recorded.
+    """Return the facts of the code that a run's latest attempt has run.
+
+    It is None where they were not recorded.
     """
     code = find_latest_code(run)
     if code is None:

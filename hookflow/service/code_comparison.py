@@ -8,7 +8,8 @@ from hookflow.events.recorded_code import CodeChange, describe_changes
 
 @dataclass(frozen=True, slots=True)
 class CodeComparison:
-    """How the code of two pipelines or runs differs;
+    """How the code of two pipelines or runs differs.
+
     `unknown` are those whose code was not recorded.
     """
 
@@ -21,8 +22,9 @@ class CodeComparison:
         return bool(self.changes or self.weights)
 
     def lines(self) -> Iterator[str]:
-        """Yield what commands print: the files that differ with their differences,
-        and whose code is not known.
+        """Yield what commands print.
+
+        It is the files that differ with their differences, and whose code is not known.
         """
         if self.changes:
             yield "\ncode"

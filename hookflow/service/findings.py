@@ -61,7 +61,8 @@ def wrap_labelled(name: str, text: str, width: int) -> str:
 def format_commuted(
     plan: Plan, commuted: CommuteResult, settled: Sequence[Ambiguity]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the results of trials, each under its label in `check`;
+    """Yield the results of trials, each under its label in `check`.
+
     `settled` are alarms that they lift.
     """
     for step in commuted.steps:
@@ -91,8 +92,9 @@ def format_commuted(
 
 
 def _format_trial_counts(commuted: CommuteResult) -> str:
-    """Return how many pairs were fired both ways, how many of them made a difference,
-    and how long that took.
+    """Return how many pairs were tried, how many made a difference, and how long that took.
+
+    A tried pair was fired both ways.
     """
     same = len(commuted.same)
     differing_pairs: set[OrderedPair] = set()
@@ -113,8 +115,9 @@ def _format_trial_counts(commuted: CommuteResult) -> str:
 
 
 def _order_statements(plan: Plan, step: OrderDifference) -> Sequence[str]:
-    """Return how a file says which order is right, or that either is;
-    at this point alone if hooks meet at several.
+    """Return how a file says which order is right, or that either is.
+
+    It is at this point alone if hooks meet at several.
     """
     pair = step.pairs[0]
     first, then = pair.hooks
@@ -140,8 +143,9 @@ def _order_at_point(point: str, first: str, then: str) -> str:
 
 
 def _shared_operation(plan: Plan, point: str, meeting: set[str]) -> str | None:
-    """Return the operation that `point` opens or closes if two hooks meet both
-    before and after it, else None.
+    """Return the operation that `point` opens or closes if two hooks meet around it.
+
+    It is None unless they meet both before and after it.
     """
     for operation, closing in plan.points.pairs.items():
         bounds = {f"before_{operation}", closing}
@@ -169,8 +173,7 @@ def _merge_points(entries: Iterable[tuple[str, str]]) -> list[str]:
 def check_offloading(
     loaded: Loaded, plan: Plan, *, imports: bool = True
 ) -> tuple[dict[str, str], Plan]:
-    """Return by hook whether it fires beside the training, may do so, or what keeps it in the
-    training thread.
+    """Return by hook whether it fires beside the training, may do so, or what prevents it.
 
     The second value is the plan in which every hook that may fire there does.
     """
@@ -226,8 +229,9 @@ class Findings:
 
     @property
     def problems(self) -> list[Problem]:
-        """All that is doubtful: warnings, ambiguous pairs, data flow that gave way, notes,
-        and what is unknown.
+        """All that is doubtful.
+
+        These are warnings, ambiguous pairs, data flow that gave way, notes, and what is unknown.
         """
         alarms = [self._make_ambiguity_problem(alarm) for alarm in self.alarms]
         flows = [Problem(text) for text in edges_that_gave_way(self.plan)]
@@ -242,8 +246,9 @@ class Findings:
 
     @property
     def alarms(self) -> Sequence[Ambiguity]:
-        """The ambiguous pairs but for those that have been fired
-        both ways without any difference.
+        """The ambiguous pairs.
+
+        Pairs that have been fired both ways without any difference are left out.
         """
         if self.commuted is None:
             return self.ambiguous
@@ -333,8 +338,9 @@ class Findings:
         return Problem(message, self.loaded.places.of(f"hooks.{then}"), hint)
 
     def _format_trails(self) -> Iterator[str]:
-        """Yield what the trails of hooks may take: bytes,
-        and seconds by the newest run that has saved.
+        """Yield what the trails of hooks may take.
+
+        That is bytes, and seconds by the newest run that has saved.
         """
         for name, spec in self.hooks.items():
             saved = spec.capabilities.saved_checkpoints
@@ -347,8 +353,9 @@ class Findings:
             yield text
 
     def _read_newest_manifest(self) -> Mapping[str, Any] | None:
-        """Return the manifest of the newest checkpoint of the newest run of this name;
-        None if none can be read.
+        """Return the manifest of the newest checkpoint of the newest run of this name.
+
+        It is None if none can be read.
         """
         from hookflow.runner.checkpoint.manifest import (
             DamagedError,
@@ -369,11 +376,9 @@ class Findings:
         return None
 
     def _describe_trail_room(self, hook: str, trail_bytes: int, manifest: Mapping[str, Any]) -> str:
-        """Return how many checkpoints like the last one fit in a trail,
-        and what saving them takes.
-        """
+        """Return how many checkpoints like the last fit in a trail, and what saving them takes."""
         num_bytes = sum(file["bytes"] for file in manifest["files"].values()) or 1
-        # Of the training, which waits for the copy and not for the disk.
+        # These are the milliseconds that the training waits: for the copy, and not for the disk.
         ms = manifest.get("ms", 0.0)
         room = trail_bytes // num_bytes
         text = f": room for {room} like the last one, of {size(num_bytes)} and {ms:.1f} ms"
@@ -388,8 +393,9 @@ class Findings:
         return text
 
     def _iter_details(self) -> Iterator[tuple[str, str]]:
-        """Yield ambiguous pairs, results of trials, flows that gave way, firings and trails,
-        each with its label.
+        """Yield ambiguous pairs, results of trials, and more details, each with its label.
+
+        Others are flows that gave way, firings and trails.
         """
         alarms = self.alarms
         touching = [
@@ -535,7 +541,7 @@ def _describe_mix(data: DataSection) -> str:
 def _is_missing(device: str) -> bool:
     """Return whether this machine lacks a device, as far as it is seen without PyTorch."""
     if device.startswith("cuda"):
-        # Of NVIDIA, of a Jetson, of AMD, of Windows' subsystem.
+        # These devices are of NVIDIA, of a Jetson, of AMD, and of Windows' subsystem for Linux.
         prefixes = ("nvidia", "nvhost", "kfd", "dxg")
         return not any(entry.name.startswith(prefixes) for entry in Path("/dev").iterdir())
     return device == "mps" and sys.platform != "darwin"
@@ -604,8 +610,9 @@ def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
 
 
 def _first_few(label: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the first few entries, the first one with the label, and how many there are beyond;
-    `more` may follow.
+    """Yield the first few entries, and how many there are beyond.
+
+    The first entry has the label. `more` may follow.
     """
     all_entries = list(entries)
     for entry in all_entries[:MAX_ENTRIES]:

@@ -1,5 +1,6 @@
-"""Where the time of an iteration goes: the phases and hooks of the training thread,
-by a run's means or by a trace.
+"""Where the time of an iteration goes.
+
+It has the phases and hooks of the training thread, by a run's means or by a trace.
 """
 
 from collections import Counter
@@ -69,16 +70,15 @@ class IterationTimes:
     iteration: int = 0
     background: tuple[str, ...] = ()
     has_part: bool = False
-    """Whether the means have part of an iteration that did not end: the attempt is in it,
-    or was killed there.
+    """Whether the means have part of an iteration that did not end.
+
+    The attempt is in it, or was killed there.
     """
 
 
 @dataclass(slots=True)
 class AttemptTotals:
-    """The sums of the frames of one attempt: iterations and their ns,
-    and the ns of each phase and binding.
-    """
+    """The sums of an attempt's frames: iterations and their ns, and ns of phases and bindings."""
 
     iterations: int = 0
     total: int = 0
@@ -151,8 +151,9 @@ def _list_iteration_rows(plan: Plan) -> list[Row]:
 
 
 def _duration_of(row: Row, totals: AttemptTotals, plan: Plan) -> int:
-    """Return the ns of a row in all iterations; 0 of what takes no time of the training thread,
-    or an unknown part.
+    """Return the ns of a row in all iterations.
+
+    It is 0 where no time of the training thread, or an unknown part, is taken.
     """
     if row.binding is not None:
         if not _is_training_only(row.binding, plan):
@@ -173,10 +174,10 @@ def _is_training_only(binding: Binding, plan: Plan) -> bool:
 
 
 def without_hooks(times: IterationTimes, hooks: Collection[str]) -> IterationTimes:
-    """Return mean times without the calls of these hooks: what comes after them begins as much
-    earlier.
+    """Return mean times without the calls of these hooks.
 
-    The spans must follow one another, as those of means do.
+    Spans after a call begin as much earlier. The spans must follow one another, as those of means
+    do.
     """
     spans = []
     begin = 0.0
@@ -189,8 +190,9 @@ def without_hooks(times: IterationTimes, hooks: Collection[str]) -> IterationTim
 
 
 def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes | None:
-    """Return the iteration of median length of the newest trace of rank 0; None if the run has no
-    trace.
+    """Return the iteration of median length of the newest trace of rank 0.
+
+    It is None if the run has no trace.
 
     With `number` it is that iteration, counted from 1, of the newest trace that has it. Raises
     UserError if a trace is damaged, or if none has the iteration.
@@ -198,7 +200,7 @@ def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes 
     every_trace = (_read_trace(path) for path in sorted(run.traces.glob("*.json")))
     with_iterations = (trace for trace in every_trace if trace.iterations)
     if number is None:
-        # One after another: they may be large.
+        # Traces may be large, so `max` reads them one after another.
         newest = max(with_iterations, key=attrgetter("began"), default=None)
         if newest is None:
             return None
@@ -219,8 +221,9 @@ def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes 
 
 
 class RunTrace(NamedTuple):
-    """A trace of rank 0: when it began, in seconds since 1970,
-    and the iterations that took any time.
+    """A trace of rank 0.
+
+    It has when it began, in seconds since 1970, and the iterations that took any time.
     """
 
     began: float

@@ -1,5 +1,6 @@
-"""Pipelines for commands and the Python API: read and compiled from a file,
-or recorded by a run; and compared.
+"""Pipelines for commands and the Python API.
+
+They are read and compiled from a file, or recorded by a run, and compared.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 
 def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Iterator[Problem]:
-    """Yield a warning for each hook that never fires, and for each condition that is constant or
-    misspelt.
+    """Yield a warning for each hook that never fires.
+
+    Conditions that are constant or misspelt are warned of, too.
 
     `forecasts` are by the binding's id, and must rest on nothing but the pipeline.
     """
@@ -103,8 +105,9 @@ def _find_silent(
 def _find_unread_metrics(
     name: str, bindings: list[Binding], silent: list[Binding], why: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield a problem for each silent point of a validation at which
-    alone a hook reads some metrics.
+    """Yield a problem for each silent point of a validation at which alone metrics are read.
+
+    A hook reads them there.
     """
     slots_read: set[str] = set()
     for binding in bindings:
@@ -149,11 +152,11 @@ def read_pipeline(
     base: Path | None = None,
     imports: bool = True,
 ) -> Loaded:
-    """Load a file, or its tables, as `hookflow.pipeline.load.load` does. A run records it with the
-    `base` of its files.
+    """Load a file, or its tables, as `hookflow.pipeline.load.load` does.
 
-    Raises UserError with all that is wrong with it, and with what is understood of its components
-    and hooks; unless it `imports`, by their source alone.
+    A run records it with the `base` of its files. Raises UserError with all that is wrong with it,
+    and with what is understood of its components and hooks; unless it `imports`, by their source
+    alone.
     """
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.load import UnsoundError, load, missing_components
@@ -196,8 +199,9 @@ def missing_weights(loaded: Loaded, folder: Path) -> Iterator[Problem]:
 
 
 def find_non_finite_numbers(loaded: Loaded) -> Iterator[Problem]:
-    """Yield a problem for each argument of an optimizer that is infinite, or no number:
-    the weights would be, too.
+    """Yield a problem for each argument of an optimizer that is not finite.
+
+    The weights would not be finite, either.
     """
     from hookflow.pipeline.load import key_of
     from hookflow.pipeline.source_map import walk
@@ -223,13 +227,12 @@ def valid_plan(
     imports: bool = True,
     begins: bool = True,
 ) -> Plan:
-    """Compile the hooks and look for everything else that the pipeline names; the plan has all
-    warnings of `check`.
+    """Compile the hooks and look for everything else that the pipeline names.
 
-    Files are relative to `base`, the pipeline's own folder if left out; `shuffle` is the seed of
-    another order. Unless it `imports`, of the user's hooks only the file's words are known. A run
-    that `begins` needs the files of its initial weights; a resumed one does not read them. Raises
-    UserError with all that is wrong.
+    The plan has all warnings of `check`. Files are relative to `base`, the pipeline's own folder if
+    left out; `shuffle` is the seed of another order. Unless it `imports`, of the user's hooks only
+    the file's words are known. A run that `begins` needs the files of its initial weights; a
+    resumed one does not read them. Raises UserError with all that is wrong.
     """
     from hookflow.hooks.arguments import find_source_problems
     from hookflow.hooks.compile import compile_pipeline
@@ -266,8 +269,9 @@ def valid_plan(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A pipeline with its plan; `name` is what the user called it, `base` what its own files are
-    relative to.
+    """A pipeline with its plan.
+
+    `name` is what the user called it, `base` what its own files are relative to.
 
     `run` is the run that has recorded it, if one has.
     """
@@ -309,7 +313,7 @@ def open_target(
         run = find_run(named, runs, or_file=True)
         loaded = load(short(run.pipeline), recorded=True, environment=False)
         base = Path(run.describe().get("base", "."))
-        # A run directory is data.
+        # A run directory is data, and nothing that it names is imported.
         return Target(run.id, loaded, read_recorded_plan(run), base, run, imports=False)
     path = Path(named or only_pipeline())
     loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)
@@ -324,10 +328,10 @@ def warn_unknown(plan: Plan) -> None:
 
 
 def only_pipeline() -> Path:
-    """Return the one pipeline file in the current folder and `pipelines/`. Raises UserError when
-    there is not one.
+    """Return the one pipeline file in the current folder and `pipelines/`.
 
-    Other programs keep TOML files too: a pipeline has a table `[run]`.
+    Raises UserError when there is not one. Other programs keep TOML files too: a pipeline has a
+    table `[run]`.
     """
     files = [*sorted(Path().glob("*.toml")), *sorted(Path("pipelines").glob("*.toml"))]
     pipelines = []

@@ -21,11 +21,10 @@ _TEMPORARY_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def restore_run(checkpoint: Path, root: Path) -> RunDir:
-    """Make the directory of a run below `root`, with a copy of its checkpoint as the newest one,
-    and return it.
+    """Make the directory of a run below `root`, and return it.
 
-    Raises UserError where the run has a directory there, or the checkpoint is damaged or does not
-    say which run it is of.
+    It has a copy of its checkpoint as the newest one. Raises UserError where the run has a
+    directory there, or the checkpoint is damaged or does not say which run it is of.
     """
     found_damage = find_damage(checkpoint)
     if found_damage:
@@ -57,10 +56,9 @@ def restore_run(checkpoint: Path, root: Path) -> RunDir:
 
 
 def identity_of_copy(checkpoint: Path) -> RunDir:
-    """Return a temporary run directory that says which run a copy of a checkpoint is of; it has no
-    checkpoints.
+    """Return a temporary run directory that says which run a checkpoint's copy is of.
 
-    Raises UserError where the copy does not say that.
+    It has no checkpoints. Raises UserError where the copy does not say that.
     """
     identity = _identity(checkpoint)
     folder = tempfile.TemporaryDirectory(prefix="hookflow-", dir=find_temporary_folder())
@@ -71,8 +69,9 @@ def identity_of_copy(checkpoint: Path) -> RunDir:
 
 
 def run_above(checkpoint: Path) -> RunDir | None:
-    """Return the run that a checkpoint lies in, or whose `out_dir` it lies in;
-    None for a copy that lies apart.
+    """Return the run that a checkpoint is in, or whose `out_dir` it is in.
+
+    It is None for a copy that is apart.
     """
     folder = checkpoint.resolve().parent
     linked_run = (folder / BACK_LINK).resolve()

@@ -78,9 +78,7 @@ class RunFacts:
         return self.run.path.parent.name
 
     def attempt_facts(self) -> Iterator[Fact]:
-        """Yield each attempt of several: when it began,
-        what had changed by then, and how it ended.
-        """
+        """Yield each attempt of several: when it began, what had changed, and how it ended."""
         attempts = self.state.attempts
         if len(attempts) < 2:
             return
@@ -159,8 +157,9 @@ class RunFacts:
         ]
 
     def hook_totals(self) -> list[HookTotals]:
-        """Return the hooks that were called, by what they took of the last attempt;
-        the largest first.
+        """Return the hooks that were called, by what they took of the last attempt.
+
+        The largest comes first.
         """
         calls = dict.fromkeys((hook.name for hook in self.plan.hooks), 0)
         inside = dict(calls)
@@ -193,8 +192,9 @@ class RunFacts:
         return "hooks"
 
     def hook_rows(self) -> list[Row]:
-        """Return the hooks with what they took in the last attempt: within iterations, and outside
-        them; the first row has the headings.
+        """Return the hooks with what they took in the last attempt.
+
+        It is the time within iterations and outside of them. The first row has the headings.
         """
         has_device = self.state.first.device.iteration() is not None
         heads = ["hook", "fired", "of iterations", "outside them"]

@@ -31,13 +31,13 @@ def find_run(
     having: Callable[[RunDir], bool] | None = None,
     or_file: bool = False,
 ) -> RunDir:
-    """Return the run that `wanted` means: a path, an id, a unique beginning or end of one, or a
-    name (its newest run).
+    """Return the run that `wanted` means.
 
-    None and "latest" mean the newest of all. A name means the newest `having` what is needed, if
-    there is such a run. Raises UserError when there is none, or more than one, and PermissionError
-    where its event log cannot be read. With `or_file` the error says that `wanted` is no pipeline
-    file either.
+    It may be a path, an id, a unique beginning or end of one, or a name (its newest run). None and
+    "latest" mean the newest of all. A name means the newest `having` what is needed, if there is
+    such a run. Raises UserError when there is none, or more than one, and PermissionError where its
+    event log cannot be read. With `or_file` the error says that `wanted` is no pipeline file
+    either.
     """
     if wanted and (Path(wanted) / "run.json").is_file():
         run = RunDir(Path(wanted))
@@ -93,8 +93,9 @@ def _first_having(runs: list[RunDir], having: Callable[[RunDir], bool] | None) -
 def _raise_unknown(
     wanted: str | None, root: Path, runs: list[RunDir], unreadable: list[str], or_file: bool
 ) -> NoReturn:
-    """Raise UserError for an unknown run, and for a missing file of that name;
-    and what may be meant.
+    """Raise UserError for an unknown run, and for a missing file of that name.
+
+    It says what may be meant.
     """
     if runs:
         reason = f'no run "{wanted}" in {root}'
@@ -144,8 +145,9 @@ def has_begun(run: RunDir) -> bool:
 
 
 def failure_report(run_dir: RunDir) -> str:
-    """Return the reason that a run has recorded for its end: what the user did wrong,
-    as found while building it.
+    """Return the reason that a run has recorded for its end.
+
+    It is the user's mistake, as found while building it.
     """
     records = event_log(run_dir.events).read_all()
     reasons = []
@@ -172,8 +174,9 @@ def read_recorded_plan(run: RunDir) -> "Plan":
 
 
 class ScalarRow(NamedTuple):
-    """A number by its name, the iterations and epochs that were done then,
-    and the time (seconds since 1970).
+    """A number by its name.
+
+    It has the iterations and epochs that were done then, and the time (seconds since 1970).
     """
 
     iter: int
@@ -184,14 +187,14 @@ class ScalarRow(NamedTuple):
 
 
 def scalars(run_dir: RunDir) -> list[ScalarRow]:
-    """Return what hooks have logged and validations have found, by iteration and name; of several
-    ranks, rank 0's.
+    """Return what hooks have logged and validations have found, by iteration and name.
 
-    Metrics are named "val/accuracy", "test/accuracy". Of iterations that were trained twice, the
-    later attempt counts.
+    Where there are several ranks, the numbers are those of rank 0. Metrics are named
+    "val/accuracy", "test/accuracy". Of iterations that were trained twice, the later attempt
+    counts.
     """
     rows = scalar_rows(event_log(run_dir.events).read_all())
-    # Equal runs write their records at different moments.
+    # Rows are sorted, since equal runs write their records at different moments.
     return sorted(rows, key=itemgetter(0, 1, 3))
 
 
@@ -200,7 +203,7 @@ def scalar_rows(records: "Iterable[Record]") -> list[ScalarRow]:
     rows: dict[tuple[int, str], ScalarRow] = {}
     for record in records:
         match record["k"]:
-            # What came after the checkpoint that an attempt resumes from is trained again.
+            # Iterations after the checkpoint that an attempt resumes from are trained again.
             case "run":
                 checkpoint = re.match(r"it(\d+)", record["resumed_from"] or "")
                 begin = 0

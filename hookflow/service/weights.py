@@ -1,5 +1,6 @@
-"""The weights of `[model.weights] use = "RUN:CHECKPOINT/ENTRY"`: found when a run is started,
-and recorded with it.
+"""The weights of `[model.weights] use = "RUN:CHECKPOINT/ENTRY"`.
+
+They are found when a run is started, and recorded with it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 
 def resolve_weights(loaded: Loaded) -> tuple[dict[str, WeightsSource], list[Problem]]:
-    """Return the weights that the models of a pipeline begin with, by their names; and what cannot
-    be found.
+    """Return the weights that a pipeline's models begin with, by name, and what is not found.
 
     Runs are looked for in `run.dir`. Weights of a file are left out.
     """
@@ -41,10 +41,10 @@ def resolve_weights(loaded: Loaded) -> tuple[dict[str, WeightsSource], list[Prob
 
 
 def find_weights(use: str, root: Path, model: str) -> WeightsSource:
-    """Return the weights that a text like "simclr:best" or "ddpm:best/ema" means, for a model of
-    that name.
+    """Return the weights that a text like "simclr:best" or "ddpm:best/ema" means.
 
-    Without an entry they are those of the model itself. Raises UserError where there are none.
+    They are for a model of that name. Without an entry they are those of the model itself. Raises
+    UserError where there are none.
     """
     from hookflow.runner.checkpoint.manifest import read_manifest
     from hookflow.service.checkpoints import find_checkpoint

@@ -1,3 +1,4 @@
-"""Sweeps, an optional part: many runs of one pipeline with other values,
-their search and their execution.
+"""Sweeps, an optional part: many runs of one pipeline with other values.
+
+It has their search and their execution.
 """

@@ -44,8 +44,9 @@ def list_gpus() -> list[str]:
 
 
 def check_devices(sweep: Sweep) -> None:
-    """Raise UserError unless all trials compute on the CPU:
-    a process that uses a GPU cannot be forked.
+    """Raise UserError unless all trials compute on the CPU.
+
+    A process that uses a GPU cannot be forked.
     """
     pipeline = sweep.loaded.pipeline
     devices = sweep.section.searched.get("run.device", [pipeline.run.device])
@@ -62,8 +63,9 @@ def check_devices(sweep: Sweep) -> None:
 
 @dataclass(slots=True)
 class TrialJob:
-    """A trial that trains: its process, unless an earlier sweep has started it,
-    and what its log says.
+    """A trial that trains.
+
+    It has its process, unless an earlier sweep has started it, and what its log says.
     """
 
     trial: SweepTrial
@@ -77,11 +79,10 @@ class TrialJob:
 
 
 class SweepExecutor:
-    """Executes trials of a sweep, `jobs` at a time. `say` receives a line for each that begins or
-    ends.
+    """Executes trials of a sweep, `jobs` at a time.
 
-    With `in_process` the trials are forked from one process that has imported torch;
-    `check_devices` says whether they may be.
+    `say` receives a line for each that begins or ends. With `in_process` the trials are forked from
+    one process that has imported torch; `check_devices` says whether they may be.
     """
 
     def __init__(
@@ -98,8 +99,9 @@ class SweepExecutor:
         self._doubts = False
         """Whether the metric has been doubted, which the first validation did not give."""
         self.asked: list[int] = []
-        """The signals that this process has received: no trial begins any more,
-        and those that train get them.
+        """The signals that this process has received.
+
+        No trial begins any more then, and those that train get them.
         """
 
     def execute(self, numbers: Sequence[int]) -> None:
@@ -143,10 +145,11 @@ class SweepExecutor:
                 self._server.close()
 
     def _end(self, jobs: Sequence[TrialJob]) -> None:
-        """End trials at their next safe point, as SIGTERM does, and wait for that;
-        further signals are handed on.
+        """End trials at their next safe point, as SIGTERM does, and wait for that.
+
+        Further signals are handed on.
         """
-        # Else they have been asked already, and a second signal ends them at once.
+        # Trials that were asked already are not asked again: a second signal ends them at once.
         if not self.asked:
             self.asked.append(signal.SIGTERM)
         left = [*jobs]
@@ -163,8 +166,9 @@ class SweepExecutor:
         return job.run.life() != "alive"
 
     def _begin(self, trial: SweepTrial, slot: int) -> TrialJob | None:
-        """Start the run of a trial, or resume it; None where that fails,
-        or the run is over by now.
+        """Start the run of a trial, or resume it.
+
+        It is None where that fails, or the run is over by now.
         """
         sweep = self._sweep
         if (
@@ -176,7 +180,7 @@ class SweepExecutor:
                 self._say(f"trial {trial.number}  goes on as {run.id}  {trial.text}")
                 return job
             seen = job.glance.read(time.time())
-            # The sweep was killed before it had recorded that.
+            # A sweep may be killed before it has recorded that a trial has finished.
             if seen.health.condition == "finished":
                 self._record(job, seen)
                 return None

@@ -1,5 +1,6 @@
-"""The search of a sweep: which values its next trial has,
-and which trials are not worth to go on, by optuna.
+"""The search of a sweep, by optuna.
+
+It decides which values the next trial has, and which trials are not worth to go on.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ State = Literal["waiting", "running", "finished", "pruned", "interrupted", "fail
 
 @dataclass(frozen=True, slots=True)
 class SweepTrial:
-    """A trial: its values by key, its run (a path), and what came of it: the best `value`, or the
-    reason of a failure.
+    """A trial: its values by key, its run (a path), and its result.
+
+    The result is the best `value`, or the reason of a failure.
 
     `points` are the values of the metric so far, one a validation.
     """
@@ -89,8 +91,9 @@ PRUNER_NAMES = {
     "hyperband": "Hyperband",
     None: "Nop",
 }
-"""Optuna's names for the states of trials, and for its classes of pruners,
-to which "Pruner" is added.
+"""Optuna's names for the states of trials, and for its classes of pruners.
+
+"Pruner" is added to the latter.
 """
 
 
@@ -167,8 +170,9 @@ def _distributions(section: SweepSection) -> dict[str, BaseDistribution]:
 
 
 def _make_distribution(values: Sequence[Any] | SweepRange) -> BaseDistribution:
-    """Return the distribution of a key; of a list it has the places,
-    as optuna takes no lists and tables.
+    """Return the distribution of a key.
+
+    For a list it has the places, as optuna takes no lists and tables.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 

@@ -1,5 +1,6 @@
-"""Sweeps: runs of one pipeline with other values of some keys, their state in a directory, one
-process for each run.
+"""Sweeps: runs of one pipeline with other values of some keys.
+
+Their state is in a directory, and each run is a process.
 
 A sweep is a folder beside its runs, `runs/<name>/sweep-<date>-<time>-<digits>/`: `sweep.json`, the
 pipeline, and a file for each trial. Each process that executes trials writes the files of its own
@@ -171,8 +172,9 @@ class Sweep:
             raise UserError(problems)
 
     def _find_value_problems(self, imports: bool) -> list[Problem]:
-        """Return what is wrong with each key, and with the pipeline of each value;
-        the other keys have their first.
+        """Return what is wrong with each key, and with the pipeline of each value.
+
+        The other keys have their first value.
         """
         problems: list[Problem] = []
         first = {
@@ -233,8 +235,9 @@ class Sweep:
         return self._suggest_setting(setting) | {FOLD_KEY: fold}
 
     def _suggest_setting(self, number: int) -> dict[str, Any]:
-        """Return the values of the keys that are searched;
-        of those with folds, without the fold.
+        """Return the values of the keys that are searched.
+
+        Where there are folds, the values are without the fold.
         """
         section = self.section
         match section.kind:
@@ -263,8 +266,9 @@ class Sweep:
 
 
 def check_sweep(loaded: Loaded, *, imports: bool = True) -> None:
-    """Raise UserError where a trial of the sweep of a pipeline has no valid plan;
-    a pipeline may have no sweep.
+    """Raise UserError where a trial of a pipeline's sweep has no valid plan.
+
+    A pipeline may have no sweep.
     """
     if loaded.pipeline.sweep is not None:
         Sweep(Path(), loaded).check(imports=imports)
@@ -276,8 +280,9 @@ def _collect_fixed_values(pipeline: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_fixed(key: str) -> bool:
-    """Say whether a key must stay what it is while a sweep goes on:
-    the number of folds tells which trial is which.
+    """Say whether a key must stay what it is while a sweep goes on.
+
+    The number of folds tells which trial is which.
     """
     return key == "sweep.folds" or not key.startswith(NOT_OF_TRAINING)
 

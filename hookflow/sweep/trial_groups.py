@@ -1,5 +1,6 @@
-"""Trials of a sweep that repeat a setting, with other seeds or folds,
-and what came of all of them.
+"""Trials of a sweep that repeat a setting, and what came of all of them.
+
+They have other seeds or folds.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A process that has imported torch, and forks a training process for each trial: `hookflow sweep
---in-process`.
+"""A process that forks a training process for each trial.
+
+It has imported torch. `hookflow sweep --in-process` uses it.
 
 To start Python and to import torch takes seconds, and a small trial may train for less. The server
 does both once, and nothing else: it imports no code of the user's, computes nothing and draws no
@@ -70,11 +71,11 @@ class ForkedTraining:
 
 
 class TrialServer:
-    """The server, as the sweep sees it: it starts at once, in a session of its own, and ends when
-    it is closed.
+    """The server, as the sweep sees it.
 
-    Its output goes to the file `log`. It has the variables of `environment` besides those of this
-    process. Trainings that are under way when it ends go on.
+    It starts at once, in a session of its own, and ends when it is closed. The output of the server
+    goes to the file `log`. It has the variables of `environment` besides those of this process.
+    Trainings that are under way when it ends go on.
     """
 
     def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
@@ -127,8 +128,9 @@ class TrialServer:
         )
 
     def exit_code_of(self, pid: int) -> int | None:
-        """Return the exit code of a training; None while it lives,
-        and 1 where the server has gone before it.
+        """Return the exit code of a training.
+
+        It is None while it lives, and 1 where the server has gone before it.
         """
         while not self._is_gone and select.select([self._socket], [], [], 0)[0]:
             self._receive()
@@ -139,9 +141,7 @@ class TrialServer:
         return None
 
     def _receive(self) -> list[dict[str, Any]]:
-        """Wait for what the server says, note which trainings have ended,
-        and return its other answers.
-        """
+        """Wait for the server's messages, note ended trainings, and return its other answers."""
         received = b""
         with suppress(OSError):
             received = self._socket.recv(MAX_MESSAGE)
@@ -186,10 +186,10 @@ def find_fork_obstacle() -> str:
 
 
 def wait_for_trial(connection: socket.socket) -> list[str] | None:
-    """Fork a process for each training that the sweep sends, and return its arguments, in that
-    process.
+    """Fork a process for each training that the sweep sends.
 
-    In the server itself it returns None, once the sweep is over or gone.
+    Returns its arguments, in that process. In the server itself it returns None, once the sweep is
+    over or gone.
     """
     children: set[int] = set()
     while _report_ended(connection, children):
@@ -224,8 +224,9 @@ def _fork_process() -> int:
 
 
 def _enter_training(arguments: list[str], files: Sequence[int]) -> list[str]:
-    """Give this process a session and the files of a training;
-    return the arguments with the locks that it holds.
+    """Give this process a session and a training's files.
+
+    Returns the arguments with the locks that it holds.
     """
     os.setsid()
     output, *locks = files
@@ -236,8 +237,9 @@ def _enter_training(arguments: list[str], files: Sequence[int]) -> list[str]:
 
 
 def _report_ended(connection: socket.socket, children: set[int]) -> bool:
-    """Tell the sweep which of the forked processes have ended, and forget them;
-    return whether it is still there.
+    """Tell the sweep which forked processes have ended, and forget them.
+
+    Returns whether the sweep is still there.
     """
     is_there = True
     for pid in sorted(children):
@@ -258,8 +260,9 @@ def _tell(connection: socket.socket, answer: Mapping[str, int | str]) -> bool:
 
 
 def main() -> None:
-    """`python -m hookflow.sweep.trial_server SOCKET`: serve,
-    and be each training that is forked.
+    """`python -m hookflow.sweep.trial_server SOCKET`.
+
+    It serves, and is each training that is forked.
     """
     from hookflow.runner.attempt.main import execute, import_trainer, prepare_process
 

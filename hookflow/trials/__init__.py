@@ -1,3 +1,4 @@
-"""Trials of a pipeline that keep nothing: dry run, observation, other orders of hooks,
-evaluation of a checkpoint.
+"""Trials of a pipeline that keep nothing.
+
+These are dry run, observation, other orders of hooks, evaluation of a checkpoint.
 """

@@ -1,5 +1,6 @@
-"""Find the unordered pairs of hooks whose order makes a difference, by trials that fire each pair
-both ways.
+"""Find the unordered pairs of hooks whose order makes a difference.
+
+Trials fire each pair both ways.
 
 A trial is two epochs of two iterations, each with a validation, then a checkpoint that is read
 back, and the test if the run has one; it is fingerprinted at each point. Each trial builds its
@@ -135,11 +136,10 @@ class ValueProbe:
 
 
 def make_probe_bindings(plan: Plan) -> list[Binding]:
-    """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at
-    each point.
+    """Return the probe's bindings, with the numbers that follow those of the plan.
 
-    Effects of hooks inside the network show at the next point of the loop; at some points it looks
-    for them always.
+    It fires last at each point. Effects of hooks inside the network show at the next point of the
+    loop; at some points it looks for them always.
     """
     always = (
         "after_train_iter",
@@ -181,8 +181,9 @@ def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
 
 
 def _without_requesters(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is saved, without who has asked for it first: a stop is a stop,
-    and a save a save.
+    """Return what is saved, without who has requested it first.
+
+    A stop is a stop, and a save a save.
     """
     requests = dict(checkpoint.get("requests", {}))
     requests["saves"] = sorted(requests.get("saves", {}))
@@ -197,7 +198,7 @@ def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
         name = str(path.relative_to(folder))
         state = None
         if path.suffix in (".pt", ".pth", ".ckpt"):
-            # Not written by torch.save.
+            # A file that `torch.save` has not written is compared by its bytes.
             with suppress(pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
                 state = torch.load(path, map_location="cpu", weights_only=True)
         if state is None:
@@ -207,8 +208,9 @@ def _of_files(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
 
 
 def _list_hook_files(folder: Path) -> list[Path]:
-    """Return the files that hooks have written in a run directory:
-    all but those of the runner, sorted.
+    """Return the files that hooks have written in a run directory, sorted.
+
+    Files of the runner are left out.
     """
     run_dir = RunDir(folder)
     of_runner = {
@@ -326,7 +328,7 @@ class TrialRunner:
         raised = ""
         try:
             parts = build(self.loaded, plan, self.base, say, splits=())
-            # It would take longer than all the rest.
+            # Compiling would take longer than all the rest.
             section = run.model_copy(update={"compile": False})
             parts = replace(
                 parts, section=section, data=self.data, hooks={**parts.hooks, PROBE_NAME: probe}
@@ -364,11 +366,10 @@ def _discard(*message: object) -> None:
 def trials(
     loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]
 ) -> Iterator[TrialRunner]:
-    """Fetch the batches that trials need; `say` is given the messages of the first one. Files are
-    relative to `base`.
+    """Fetch the batches that trials need.
 
-    Raises UserError where something cannot be built, or when there have been too many for an
-    answer.
+    `say` is given the messages of the first one. Files are relative to `base`. Raises UserError
+    where something cannot be built, or when there have been too many for an answer.
     """
     run = loaded.pipeline.run
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, _discard):
@@ -395,8 +396,9 @@ def trials(
 
 
 def _collect_logged(recorded: Sequence[Record]) -> PointVisit:
-    """Return what hooks have logged, in all iterations;
-    of one name the last number of each counts.
+    """Return what hooks have logged in all iterations.
+
+    Of one name the last number of each counts.
     """
     numbers: dict[str, dict[int, float]] = {}
     for record in recorded:
@@ -438,8 +440,9 @@ MAX_NAMED = 3
 
 
 def difference(a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf]) -> str:
-    """Return the difference between the trials of two orders in words, without noise;
-    "" where they are equal.
+    """Return the difference between the trials of two orders in words, without noise.
+
+    It is "" where they are equal.
     """
     if a.raised != b.raised:
         texts = []
@@ -482,8 +485,9 @@ class VisitDifference:
 def _visit_differences(
     a: TrialTrace, b: TrialTrace, noise: frozenset[Leaf] = frozenset()
 ) -> Iterator[VisitDifference]:
-    """Yield the visits after which values differ,
-    up to where the trials do not fire the same points any more.
+    """Yield the visits after which values differ.
+
+    It ends where the trials do not fire the same points any more.
     """
     for in_a, in_b in zip(a.visits, b.visits, strict=False):
         if (in_a.point, in_a.iter) != (in_b.point, in_b.iter):
@@ -497,8 +501,9 @@ def _visit_differences(
 
 
 def _list_later_parts(differences: Sequence[VisitDifference], known: Collection[str]) -> list[str]:
-    """Return the parts, each once, that later visits differ in and the first one,
-    in `known`, does not.
+    """Return the parts, each once, in which later visits differ.
+
+    Parts of the first visit, in `known`, are left out.
     """
     parts: list[str] = []
     for difference in differences:
@@ -510,8 +515,9 @@ def _list_later_parts(differences: Sequence[VisitDifference], known: Collection[
 
 
 def find_noise(a: TrialTrace, b: TrialTrace) -> frozenset[Leaf]:
-    """Return what differs between two trials of the same order: times,
-    and what follows from them.
+    """Return what differs between two trials of the same order.
+
+    That is times, and what follows from them.
     """
     units: set[Leaf] = set()
     for visit_difference in _visit_differences(a, b):
@@ -520,8 +526,9 @@ def find_noise(a: TrialTrace, b: TrialTrace) -> frozenset[Leaf]:
 
 
 def unit_of(leaf: Leaf) -> Leaf:
-    """Return the unit that is noise or not: all values of a hook,
-    which may depend on one another, or one value.
+    """Return the unit that is noise or not.
+
+    It is all values of a hook, which may depend on one another, or one value.
     """
     path = leaf
     if leaf[:2] == ("checkpoint", "hooks"):
@@ -572,7 +579,8 @@ def _name_in_part(leaf: Leaf) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OrderDifference:
-    """The smallest change of the order that makes a difference:
+    """The smallest change of the order that makes a difference.
+
     `pairs` are those that it turns, mostly one.
     """
 
@@ -582,8 +590,9 @@ class OrderDifference:
 
 @dataclass(frozen=True, slots=True)
 class CommuteResult:
-    """The results of trials: the `steps` that differ, the pairs that make no difference (`same`),
-    and the rest.
+    """The results of trials.
+
+    These are the `steps` that differ, the pairs that make no difference (`same`), and the rest.
 
     `noise` differs between two trials of the same order, and so do hooks of the `leaking` pairs.
     `untried` pairs have their reason.
@@ -601,8 +610,9 @@ class CommuteResult:
 def run_commute_trials(
     loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]
 ) -> CommuteResult:
-    """Try every pair that nothing orders. `say` takes the messages of the run; files are relative
-    to `base`.
+    """Try every pair that nothing orders.
+
+    `say` takes the messages of the run. Files are relative to `base`.
 
     Exceptions in the order of the plan propagate, as in a dry run.
     """
@@ -647,8 +657,9 @@ def _format_noise(unit: Leaf) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """The results of turning pairs: the `steps` that differ, the equal pairs,
-    and the untried ones with reasons.
+    """The results of turning pairs.
+
+    These are the `steps` that differ, the equal pairs, and the untried ones with reasons.
     """
 
     steps: list[OrderDifference]
@@ -689,18 +700,19 @@ class _OrderSearch:
         return {(pair.point, pair.first), (pair.point, pair.then)} <= self._first.fired
 
     def is_noisy(self, pair: OrderedPair) -> bool:
-        """Say whether noise may hide a difference between a pair: the state of one is noise, by
-        code of the user.
+        """Say whether noise may hide a difference between a pair.
 
-        Built-in hooks keep nothing from trial to trial: their noise is the time.
+        The state of one is noise, by code of the user. Built-in hooks keep nothing from trial to
+        trial: their noise is the time.
         """
         return any(name in self._own_hooks and ("hooks", name) in self.noise for name in pair.hooks)
 
     def _find_smallest_steps(
         self, begin: Plan, swaps: Sequence[OrderedPair], low: int, high: int
     ) -> Iterator[OrderDifference]:
-        """Yield the smallest steps that differ between the orders after
-        `low` and `high` swaps, by halving.
+        """Yield the smallest steps that differ between two orders, by halving.
+
+        These are the orders after `low` and `high` swaps.
         """
         a = self._runner.compiled(apply_swaps(begin, swaps[:low]))
         b = self._runner.compiled(apply_swaps(begin, swaps[:high]))
@@ -716,10 +728,12 @@ class _OrderSearch:
                 yield step
 
     def _confirm_step(self, a: Plan, b: Plan) -> OrderDifference | None:
-        """Return the step between two orders if it makes the same difference once more,
-        the declared order first.
+        """Return the step between two orders if it makes the same difference once more.
+
+        The declared order is the first.
         """
-        # It has been turned before, and this turns it back.
+        # A pair that was turned before is turned back by this step, so the declared order is the
+        # second.
         if find_turned(a, b)[0] not in find_turned(self._plan, b):
             a, b = b, a
         noise_of_a = find_noise(self._runner.of(a), self._runner.again(a))
@@ -731,8 +745,9 @@ class _OrderSearch:
         return OrderDifference(tuple(find_turned(a, b)), text)
 
     def all(self, pairs: Sequence[OrderedPair]) -> SearchOutcome:
-        """Turn each of these pairs once; return the steps that differ, the equal pairs, and the
-        untried with reasons.
+        """Turn each of these pairs once.
+
+        Returns the steps that differ, the equal pairs, and the untried with reasons.
 
         Each round turns all pairs that stand side by side, as in a sort. Then it turns the
         differing ones back: the next round starts from an order with the results of the declared
@@ -773,8 +788,9 @@ class _OrderSearch:
         return SearchOutcome(steps, same, [(pair, reason) for pair in (*stuck, *left)])
 
     def _with_neighbours(self, order: Plan, pairs: Collection[OrderedPair]) -> Plan | None:
-        """Return an order in which some of the pairs stand side by side: this one,
-        the declared one, or another.
+        """Return an order in which some of the pairs are adjacent.
+
+        It is this one, the declared one, or another.
         """
         for begin in (order, self._plan):
             if find_neighbours(begin, pairs):

@@ -105,8 +105,9 @@ KEYED_SLOTS = ("outputs", "metrics", "checkpoint")
 
 @dataclass(slots=True)
 class FiringFrame:
-    """A firing that is under way: the slots at each address in memory,
-    and how everything was marked before.
+    """A firing that is under way.
+
+    It has the slots at each address in memory, and how everything was marked before.
     """
 
     binding: Binding
@@ -120,8 +121,9 @@ class FiringFrame:
 
 @dataclass(frozen=True, slots=True)
 class WatchedMetrics:
-    """Metrics of the run, kept alive so that their id stays unique; their watched copy,
-    and how hooks get it.
+    """Metrics of the run, their watched copy, and how hooks get it.
+
+    They are kept alive so that their id stays unique.
     """
 
     original: Mapping[str, Any]
@@ -205,8 +207,9 @@ class HookObserver:
             self._touched[verb][self._frames[-1].binding.id].add(slot)
 
     def watch(self, root: str, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a mapping that notes who touches it; of metrics the same for the same,
-        since hooks compare them.
+        """Return a mapping that notes who touches it.
+
+        For the same metrics it is the same, since hooks compare them.
         """
         known = self._metrics.get(id(mapping))
         if known is not None:
@@ -246,9 +249,7 @@ class HookObserver:
         return note
 
     def _record_memory(self, verb: Verb, memory: int) -> None:
-        """Note the slots at an address in memory that the hook which is
-        being called has read or written.
-        """
+        """Note the slots at an address in memory that the current hook has read or written."""
         if not self._looking and self._frames and memory:
             for slot in self._frames[-1].at.get(memory, ()):
                 self.note(verb, slot)

@@ -1,5 +1,6 @@
-"""The tensors of a run by slot, with marks and fingerprints,
-and the dicts and calls that hooks change.
+"""The tensors of a run by slot, with marks and fingerprints.
+
+It has the dicts and calls that hooks change, too.
 """
 
 import random
@@ -250,8 +251,9 @@ _OPAQUE_MODULES = (
     "inspect",
     "_thread",
 )
-"""Modules of objects that have no state of the user's;
-what FSDP keeps beside a network must stay as it is.
+"""Modules of objects that have no state of the user's.
+
+The objects that FSDP keeps beside a network must stay as they are.
 """
 _INSPECTED_MODULES = ("hookflow.runner.data.", "torch.utils.data.", "torch.amp.", "torch.cuda.amp.")
 """Those among the opaque modules whose objects do have state of the user's."""
@@ -276,8 +278,9 @@ SCALAR_TYPES = (
 
 
 class TensorFingerprints:
-    """Looks into objects as far as they are the user's;
-    what is `known` is looked into elsewhere, and not here.
+    """Looks into objects as far as they are the user's.
+
+    The `known` objects are looked into elsewhere, and not here.
     """
 
     def __init__(self, known: Iterable[Any] = ()) -> None:
@@ -344,8 +347,9 @@ COLLECTION_TYPES = (Mapping, list, tuple, set, frozenset, deque)
 
 
 def iter_held(thing: Any, *, newest: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield what a thing holds, each with its name in it;
-    of a list with `newest` the last item first.
+    """Yield what a thing holds, each with its name in it.
+
+    With `newest` the last item of a list comes first.
     """
     match thing:
         case Mapping():
@@ -376,8 +380,9 @@ def _items_of_mapping(mapping: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _items_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters, buffers and modules of a module,
-    and the attributes of its class's own.
+    """Yield the parameters, buffers and modules of a module.
+
+    The attributes of its class's own are yielded, too.
     """
     yield from module._parameters.items()
     yield from module._buffers.items()
@@ -388,8 +393,9 @@ def _items_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 MAX_COMPARED_BYTES = 8 * 2**20
-"""The largest sum of tensors whose contents are compared: of the network,
-its gradients and its optimizers.
+"""The largest sum of tensors whose contents are compared.
+
+They are of the network, its gradients and its optimizers.
 """
 
 MAX_DEPTH = 6
@@ -402,8 +408,9 @@ OPAQUE_TYPES = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 
 def mark_of_tensor(tensor: Tensor, *, content: bool = False) -> Hashable:
-    """Return the mark of a tensor, with a checksum of its `content` if asked and
-    if it is in the host's memory.
+    """Return the mark of a tensor.
+
+    It has a checksum of its `content` if requested and if it is in the host's memory.
     """
     if tensor.is_inference():  # which counts no versions
         version = -1
@@ -422,8 +429,9 @@ def mark_of_tensor(tensor: Tensor, *, content: bool = False) -> Hashable:
 
 
 def address(tensor: Tensor) -> int:
-    """Return where the memory begins that a tensor shares with its views;
-    0 where it has none of its own.
+    """Return where the memory begins that a tensor shares with its views.
+
+    It is 0 where it has none of its own.
     """
     with suppress(RuntimeError, NotImplementedError):
         return tensor.untyped_storage().data_ptr()
@@ -436,11 +444,10 @@ def mark(
     depth: int = MAX_DEPTH,
     left: Iterator[int] | None = None,
 ) -> Hashable:
-    """Return the mark of any value, which looks into no more objects than are `left`, and no deeper
-    than `depth`.
+    """Return the mark of any value.
 
-    Objects beyond that are compared by identity, and so are those whose ids and addresses are in
-    `opaque`.
+    It looks into no more objects than are `left`, and no deeper than `depth`. Objects beyond that
+    are compared by identity, and so are those whose ids and addresses are in `opaque`.
     """
     if left is None:
         left = iter(range(MAX_VALUES))
@@ -484,8 +491,9 @@ LEARNING_RATE_KEYS = (LEARNING_RATE, "initial_lr")
 
 
 def format_slot(kind: str, name: str) -> str:
-    """Return the slot of a part of the run; that of the only part,
-    which has no name, is the whole.
+    """Return the slot of a part of the run.
+
+    For the only part, which has no name, it is the whole.
     """
     if name in ("model", "optimizer"):
         return kind
@@ -495,10 +503,10 @@ def format_slot(kind: str, name: str) -> str:
 def iter_trained_values(
     models: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
 ) -> Iterator[tuple[str, str, Path, Any]]:
-    """Yield the values that a run trains: kind of slot, name of the model or the optimizer, path,
-    value.
+    """Yield the values that a run trains.
 
-    The kinds are "model", "grads", "optimizer" and "lr". Paths are unique within a kind.
+    Each has the kind of slot, the name of the model or the optimizer, path, value. The kinds are
+    "model", "grads", "optimizer" and "lr". Paths are unique within a kind.
     """
     names: dict[int, str] = {}
     for owner, model in models.items():
@@ -520,8 +528,9 @@ def iter_trained_values(
 def _values_of_optimizer(
     optimizer: Optimizer, prefix: str, names: Mapping[int, str]
 ) -> Iterator[tuple[str, Path, Any]]:
-    """Yield what an optimizer's groups hold, and what it keeps for each parameter: kind of slot,
-    path, value.
+    """Yield an optimizer's settings and states: kind of slot, path, value.
+
+    They are what its groups hold, and what it keeps for each parameter.
 
     `names` are those of the models' parameters by their id.
     """
@@ -539,8 +548,9 @@ def _values_of_optimizer(
 
 
 def _prefix(owner: str, owners: Mapping[str, object]) -> str:
-    """Return what the names in a model or an optimizer begin with: its own name,
-    if there are several.
+    """Return what the names in a model or an optimizer begin with.
+
+    It is its own name, if there are several.
     """
     if len(owners) > 1:
         return f"{owner}."
@@ -560,8 +570,9 @@ class RunTensors:
                 self._model_of[id(parameter)] = name
         num_bytes = sum(tensor.nbytes for _, tensor in self)
         self.by_content = 4 * num_bytes <= MAX_COMPARED_BYTES
-        """Whether contents are compared: with gradients and the optimizers'
-        state it may be four times as much.
+        """Whether contents are compared.
+
+        With gradients and the optimizers' state they may be four times as much.
         """
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
@@ -623,9 +634,7 @@ def _record_key(
 
 
 def _is_object(thing: Any) -> bool:
-    """Say whether something is an object of the user's, or of a library that he uses,
-    with attributes of its own.
-    """
+    """Say whether something is an object of the user's or their libraries', with attributes."""
     if not hasattr(thing, "__dict__") or isinstance(thing, _STATELESS_SOURCES):
         return False
     if callable(getattr(thing, "__get__", None)):  # a descriptor

@@ -1,5 +1,6 @@
-"""Runs that keep nothing: a dry run, the run that `check --observe` watches,
-the evaluation of a checkpoint.
+"""Runs that keep nothing.
+
+These are a dry run, the run that `check --observe` watches, the evaluation of a checkpoint.
 """
 
 import tempfile
@@ -120,10 +121,10 @@ TRIAL_EPOCHS = TRIAL_ITERS = TRIAL_BATCHES = 2
 
 
 def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
-    """Return the plan with every binding due each time, so that a hook fires that would come only
-    after hours.
+    """Return the plan with every binding due each time.
 
-    With `keep_when`, only where its `when` holds, as in the run itself.
+    A hook then fires that would come only after hours. With `keep_when`, only where its `when`
+    holds, as in the run itself.
     """
     bindings = []
     for binding in plan.bindings:
@@ -135,7 +136,8 @@ def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
 
 
 def limit_batches(parts: RunComponents, batches: int, option: str) -> RunComponents:
-    """Return the parts with so many batches for a validation and a test;
+    """Return the parts with so many batches for a validation and a test.
+
     `option` has limited them.
     """
     data = dict(parts.data)
@@ -167,7 +169,7 @@ def in_temporary_run(
     """
     with tempfile.TemporaryDirectory(prefix="hookflow-", dir=find_temporary_folder()) as folder:
         run_dir = RunDir(Path(folder))
-        # Hooks of other frameworks show it as their config.
+        # Hooks of other frameworks show this file as their config.
         run_dir.pipeline.write_text(dump(loaded.public), "utf-8")
         recorder = EventRecorder(run_dir, lambda command: None, prints_failure=prints_failure)
         recorder.start()
@@ -218,8 +220,9 @@ class DryRun:
 
 
 def run_dry(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> DryRun:
-    """Do everything once; `say` takes lines for people. Files of the pipeline are relative to
-    `base`.
+    """Do everything once.
+
+    `say` takes lines for people. Files of the pipeline are relative to `base`.
 
     Exceptions propagate, with a traceback unless the pipeline is at fault.
     """
@@ -259,8 +262,9 @@ class ObservationResult:
 
 
 def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> ObservationResult:
-    """Train for a few iterations and watch; `say` takes lines for people. Files of the pipeline are
-    relative to `base`.
+    """Train for a few iterations and watch.
+
+    `say` takes lines for people. Files of the pipeline are relative to `base`.
 
     Exceptions outside of hooks propagate; a traceback is printed unless the pipeline is at fault.
     """
@@ -294,8 +298,9 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
 def measure_copies(
     loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]
 ) -> dict[str, tuple[int, float]]:
-    """Return for each offloaded hook the bytes and the milliseconds of its largest copy, in a
-    training of a few steps.
+    """Return for each offloaded hook the bytes and the milliseconds of its largest copy.
+
+    A training of a few steps shows them.
 
     Files of the pipeline are relative to `base`. A hook that has not fired has no entry.
     """
@@ -327,8 +332,9 @@ def measure_copies(
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult(Generic[Result]):
-    """The `result` of a checkpoint on some data, and how far its training was:
-    iterations and epochs done.
+    """The `result` of a checkpoint on some data.
+
+    It has how far the training was: iterations and epochs done.
     """
 
     it: int
@@ -349,8 +355,9 @@ def with_checkpoint(
     single: bool = False,
     without: Sequence[str] = (),
 ) -> EvaluationResult[Result]:
-    """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint, and the pipeline that it
-    was saved with.
+    """Execute `Trainer.evaluate` or `Trainer.predict` with a checkpoint.
+
+    The pipeline is that with which it was saved.
 
     The data are a split ("val") or one of its sets ("val.ood"); a `single` set where several have
     no common rows. `overrides` are laid over the pipeline, and hooks and groups in `without` are
@@ -380,7 +387,7 @@ def with_checkpoint(
 
     with torch_settings(loaded.pipeline.run, say):
         parts = build(loaded, plan, base, say, [split_of(name)], fresh=False)
-        # Of several training sets one alone may be wanted.
+        # One of several training sets may be evaluated alone, so each is a source of its own.
         parts = replace(parts, data=dict(iter_sources(parts.data)))
         (result, state), _ = in_temporary_run(loaded, parts, plan, with_state, say)
     return EvaluationResult(

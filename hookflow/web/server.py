@@ -83,8 +83,9 @@ def _is_equal(provided: str, secret: str) -> bool:
 
 
 class AccessGuard:
-    """Lets in the browser that brings the token, which is good for one time, and knows it again by
-    a cookie.
+    """Lets in the browser that brings the token, which is good for one time.
+
+    A cookie then identifies the browser.
 
     The cookie is of one secret path: a cookie is sent to all ports of a machine, and other servers
     there may be another's.
@@ -136,7 +137,7 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
 
     def __init__(self, command: Sequence[str], tab: web.WebSocketResponse, server: Server) -> None:
         async def write_bytes(data: bytes) -> None:
-            # The tab is closed: what is left is read, and dropped.
+            # Once the tab is closed, the rest of the output is read and dropped.
             with suppress(ConnectionError, RuntimeError):
                 await tab.send_bytes(data)
 
@@ -148,7 +149,7 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
             await tab.close()
 
         super().__init__(
-            # In place of the shell: so the process is the one that is killed.
+            # `exec` replaces the shell, so that killing the process kills the dashboard.
             f"exec {shlex.join(command)}",
             write_bytes=write_bytes,
             write_str=write_str,
@@ -170,7 +171,7 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
-        # A pipe that is not read to its end keeps the process.
+        # A process waits for a pipe that is not read to its end.
         await asyncio.gather(reading, return_exceptions=True)
         await process.wait()
 
@@ -188,8 +189,9 @@ class DashboardViewer(AppService):  # type: ignore[misc]  # it has no types
 
 
 def _parse_cells(text: str, default: int) -> int:
-    """Return a width or height that the tab asks for;
-    the default where it is no number of cells.
+    """Return a width or height that the tab requests.
+
+    It is the default where that is no number of cells.
     """
     if text.isascii() and text.isdecimal() and 0 < int(text[:9]) <= MAX_CELLS:
         return int(text[:9])
@@ -197,8 +199,9 @@ def _parse_cells(text: str, default: int) -> int:
 
 
 def make_application(command: Sequence[str], title: str, access: AccessGuard) -> web.Application:
-    """Return the server of a dashboard that `command` shows;
-    it answers those whom `access` lets in.
+    """Return the server of a dashboard that `command` shows.
+
+    It answers those whom `access` lets in.
     """
     host, port = access.hosts[0].split(":")
     server = Server(shlex.join(command), host=host, port=int(port), title=title)
@@ -253,7 +256,8 @@ def make_application(command: Sequence[str], title: str, access: AccessGuard) ->
 
 
 def serve(command: Sequence[str], title: str, ready: Callable[[str], Any]) -> None:
-    """Serve a dashboard until this process is interrupted;
+    """Serve a dashboard until this process is interrupted.
+
     `ready` is called with the address to open.
     """
     asyncio.run(_serve(command, title, ready))

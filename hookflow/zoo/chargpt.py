@@ -178,7 +178,8 @@ class CharGPT(nn.Module):
             if parameter.ndim != 2:
                 continue
             std = 0.02
-            # Added to the residual stream, two a layer.
+            # These two layers of each block add to the residual stream, whose variance would grow
+            # with them.
             if name.endswith(("gather.weight", "narrow.weight")):
                 std = 0.02 / (2 * layers) ** 0.5
             nn.init.normal_(parameter, std=std)

@@ -123,7 +123,7 @@ class Images(BatchSharding):
         if self._augment:
             shifts = torch.randint(2 * MAX_SHIFT + 1, (2, examples), generator=generator)
             down, right = shifts.to(device)
-            # A view of every shift.
+            # `windows` is a view of every shift of every image, and copies nothing.
             windows = self._images.unfold(1, self._height, 1).unfold(2, self._width, 1)
             coin = torch.randint(2, (examples,), generator=self._generator()).to(device)
             flip = coin != epoch % 2
@@ -368,7 +368,7 @@ def _fetch_archive(root: Path, say: Callable[[str], None]) -> str:
     try:
         root.mkdir(parents=True, exist_ok=True)
         with (root / "cifar-10.lock").open("w") as lock:
-            # Several processes may want it at once: one fetches, others wait.
+            # Where several processes want the archive at once, one fetches it and the others wait.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (root / ARCHIVE_FOLDER).exists():
                 archive = root / Path(ARCHIVE_URL).name
@@ -381,7 +381,7 @@ def _fetch_archive(root: Path, say: Callable[[str], None]) -> str:
                 (unpacked / ARCHIVE_FOLDER).rename(root / ARCHIVE_FOLDER)
                 unpacked.rmdir()
         return ""
-    # A redirect to no address.
+    # A redirect to no address is a ValueError.
     except (OSError, http.client.HTTPException, tarfile.TarError, ValueError) as error:
         return f"the download failed: {error}"
 
@@ -496,8 +496,8 @@ class AirNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.groups(functional.gelu(self.whiten(images)))
-        # amax() compares again for its gradient, and where Inductor computes x anew in bf16 nothing
-        # is equal: NaN
+        # amax() compares again for its gradient. Where Inductor computes x anew in bf16, nothing is
+        # equal, and the gradient is NaN.
         features = x.flatten(2).max(2).values
         logits: Tensor = self.head(features) / 9
         return logits

@@ -62,11 +62,11 @@ class Gaussians(nn.Module):
         angle = self.rotation[:, 0]
         cos = angle.cos()
         sin = angle.sin()
-        # the inverse of the covariance matrix
+        # These are the entries of the inverse of the covariance matrix.
         xx = cos * cos * first + sin * sin * second
         xy = cos * sin * (first - second)
         yy = sin * sin * first + cos * cos * second
-        # that matrix times the position
+        # These are that matrix times the position.
         mean_x, mean_y = self.position.unbind(1)
         linear_x = xx * mean_x + xy * mean_y
         linear_y = xy * mean_x + yy * mean_y
@@ -183,7 +183,7 @@ def make_landscape(height: int, width: int) -> Tensor:
     ripples = (110 * y + 4 * x).sin()
     y = y - 2 * lake + 0.02 * ripples * lake
     distance_to_sun = ((x - 0.98) ** 2 + (y - 0.36) ** 2).sqrt()
-    # waves, each half as high and about half as long as the one before.
+    # The mountains are waves, each half as high and about half as long as the one before.
     mountains: Tensor | float = 0.0
     for k in range(4):
         wave = (3.1 * 2.3**k * x + 0.4 * (k + 1)).sin()

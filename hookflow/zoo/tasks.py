@@ -153,7 +153,7 @@ class Classification:
                 _convert_precise(logits), target, label_smoothing=self.label_smoothing
             )
         except (ValueError, IndexError, RuntimeError) as error:
-            # The memory, or the device.
+            # A subclass of these is a failure of the memory or of the device.
             if type(error) not in (ValueError, IndexError, RuntimeError):
                 raise
             shapes = (

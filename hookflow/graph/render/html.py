@@ -75,8 +75,9 @@ document.addEventListener("click", (event) => {
 
 
 def as_html(plan: Plan, title: str = "", times: Mapping[int, str] = MappingProxyType({})) -> str:
-    """Draw every point that has bindings, of a run with what they took, and list hooks,
-    firings and edges.
+    """Draw every point that has bindings, and list hooks, firings and edges.
+
+    The firings of a run have what they took.
     """
     return "\n".join(_render_page(plan, title or title_of(plan), times))
 
@@ -149,8 +150,9 @@ def _describe_problem(problem: Problem) -> str:
 def _table(
     name: str, heads: str, data: Mapping[str, int], rows: Iterable[Sequence[str]]
 ) -> Iterator[str]:
-    """Yield a table, if it has rows; `data` are the columns that are attributes of a row,
-    too, by their names.
+    """Yield a table, if it has rows.
+
+    `data` are the columns that are attributes of a row, too, by their names.
     """
     body = []
     for row in rows:

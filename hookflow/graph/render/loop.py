@@ -50,8 +50,9 @@ PERMANENT_ROUNDS = ("epoch", "iteration")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A round, a phase, or a point with the binding that fires there; `within` are the rounds
-    around it.
+    """A round, a phase, or a point with the binding that fires there.
+
+    `within` are the rounds around it.
 
     `first`: the row names its point, which rows below share. A point to which nothing is bound has
     no binding. `lanes` are the edges to others of the point, `rail` the arounds and the threads of
@@ -114,8 +115,9 @@ def make_rows(
 
 
 class _OpenRounds:
-    """The rounds around a point, the outermost first;
-    each is hidden until there is something in it.
+    """The rounds around a point, the outermost first.
+
+    Each is hidden until there is something in it.
     """
 
     def __init__(self) -> None:
@@ -153,9 +155,7 @@ PHASE_MARKS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": 
 
 
 def label(row: Row, name: str = "") -> str:
-    """Return the text of the first column: as many strokes as there are
-    rounds around it, and its name.
-    """
+    """Return the text of the first column: a stroke for each round around it, and its name."""
     spine = "┊" * len(row.within)
     name = name or row.name
     if row.kind == "round":

@@ -1,9 +1,9 @@
-"""A plan as a picture that stands alone: SVG without fonts, scripts or styles from elsewhere, for
-light and dark.
+"""A plan as a picture that stands alone, for light and dark.
 
-It has the columns of the plan as text: points as the loop nests them, edges, hooks in the order of
-firing, notes, and a rail for each `around`. Strokes distinguish the kinds of edges: solid, double,
-dashed, dotted. A tooltip shows the source of an edge. All lengths are in pixels.
+It is an SVG without fonts, scripts or styles from elsewhere. It has the columns of the plan as
+text: points as the loop nests them, edges, hooks in the order of firing, notes, and a rail for each
+`around`. Strokes distinguish the kinds of edges: solid, double, dashed, dotted. A tooltip shows the
+source of an edge. All lengths are in pixels.
 """
 
 import re
@@ -264,7 +264,8 @@ class _SvgDrawing:
 
 
 def _stroke(kind: EdgeKind, corners: list[Position], hollow: str = "hollow") -> str:
-    """Return a line with an arrowhead at its right end, drawn as the kind of edge is;
+    """Return a line with an arrowhead at its right end, drawn as the kind of edge is.
+
     `hollow` is the gap in it.
     """
     x, y = corners[-1]

@@ -1,5 +1,6 @@
-"""The place of each part of a plan in a picture, in pixels: columns, rows,
-the ways of arrows and rails.
+"""The place of each part of a plan in a picture, in pixels.
+
+The parts are columns, rows, the ways of arrows, and rails.
 """
 
 from collections.abc import Mapping
@@ -88,8 +89,9 @@ class BindingRow:
 
 
 class RailSpan(NamedTuple):
-    """A line on the right, from row to row: that of an around,
-    or of the thread of an offloaded hook.
+    """A line on the right, from row to row.
+
+    It is that of an around, or of the thread of an offloaded hook.
     """
 
     first: int
@@ -100,9 +102,7 @@ class RailSpan(NamedTuple):
 
 
 class PictureLayout:
-    """Where everything stands: the rows of each point, the arrows with their tracks,
-    the rails of the arounds.
-    """
+    """The places of the rows of each point, the arrows with their tracks, and the rails."""
 
     def __init__(
         self, plan: Plan, top: float, times: Mapping[int, str] = MappingProxyType({})
@@ -171,9 +171,7 @@ class PictureLayout:
         self.rails_x = self.notes_x + note_cells * NOTE_CELL + PAD
 
     def _place_rows(self, plan: Plan, top: float) -> None:
-        """Give each row its place, and each point the lane behind its rows:
-        from where to where it is.
-        """
+        """Give each row its place, and each point the lane behind its rows."""
         self.lanes: dict[str, tuple[float, float]] = {}
         for point in self.points:
             y = top + PAD / 2
@@ -204,9 +202,7 @@ class PictureLayout:
         self.right = self.rails_x + (num_columns + 1) * TRACK_SPACING
 
     def corners(self, bundle: EdgeBundle, edge: Edge) -> list[Position]:
-        """Return the way of an arrow: from its box to its track, down,
-        and to the box where it ends.
-        """
+        """Return the way of an arrow: from its box to its track, down, and to its last box."""
         begin = self.rows[edge.first_id].begin_port(bundle)
         end = self.rows[edge.then_id].end_port(bundle)
         tracks_between = self._num_tracks[edge.point] - 1 - self._tracks[bundle]

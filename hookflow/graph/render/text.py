@@ -1,5 +1,6 @@
-"""A plan as text: the points as the loop nests them, and beside each its hooks in their order; as
-DOT and Mermaid.
+"""A plan as text, DOT or Mermaid.
+
+As text it has the points as the loop nests them, and beside each its hooks in their order.
 
 before_train            ┌─  whiten    early
                         └─▶ ema       after whiten (writes model)
@@ -34,8 +35,9 @@ EDGE_KIND_TEXTS: dict[EdgeKind, str] = {
 
 
 def title_of(plan: Plan, shown: str = "") -> str:
-    """Return the heading of a drawing: what is `shown`, or how many hooks and points;
-    and the seed of a shuffle.
+    """Return the heading of a drawing.
+
+    It is what is `shown`, or how many hooks and points, and the seed of a shuffle.
     """
     if not shown:
         shown = (
@@ -48,9 +50,7 @@ def title_of(plan: Plan, shown: str = "") -> str:
 
 
 def list_marks(plan: Plan, binding: Binding) -> list[str]:
-    """Return what is out of the ordinary about a binding: half of an around, phase,
-    trigger, ranks, off.
-    """
+    """Return what is unusual about a binding: half of an around, phase, trigger, ranks, off."""
     box = plan.collapsed_by_id.get(binding.id)
     if box is not None:
         return _list_box_marks(plan, binding, box)
@@ -111,9 +111,7 @@ def _list_module_marks(binding: Binding) -> list[str]:
 
 
 def _list_hook_marks(plan: Plan, binding: Binding) -> list[str]:
-    """Return on which ranks and in which thread a hook fires, for whom it waits,
-    and whether the file names it.
-    """
+    """Return a hook's ranks and thread, what it waits for, and whether the file names it."""
     hook = plan.hook(binding.hook)
     result = []
     if hook.ranks == "zero":
@@ -134,8 +132,9 @@ def _list_hook_marks(plan: Plan, binding: Binding) -> list[str]:
 
 
 def format_edge_place(edge: Edge) -> str:
-    """Return where an edge comes from, briefly: the file without its folders,
-    the slots, or the rule.
+    """Return where an edge comes from, briefly.
+
+    It is the file without its folders, the slots, or the rule.
     """
     if edge.kind == "nesting":
         return "last in, first out"
@@ -154,8 +153,9 @@ def in_words(edge: Edge) -> str:
 
 
 def edges_that_gave_way(plan: Plan) -> Iterator[str]:
-    """Yield the flows that were dropped, with the edges that overruled them;
-    a cycle of flows is one sentence.
+    """Yield the flows that were dropped, with the edges that overruled them.
+
+    A cycle of flows is one sentence.
     """
     sentences: dict[str, None] = {}
     num_unexplained: Counter[str] = Counter()
@@ -199,8 +199,9 @@ def list_slots(binding: Binding) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Return a text on one line, without characters that steer a
-    terminal or that XML has no place for.
+    """Return a text on one line, without control characters.
+
+    Characters that XML has no place for are left out, too.
     """
     return make_printable(" ".join(text.split()))
 
@@ -227,8 +228,9 @@ def find_around_pairs(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
 
 
 def columns(spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Return for each span of rows (first, last), in ascending order,
-    the first column that is free.
+    """Return for each span of rows (first, last) the first column that is free.
+
+    The spans are in ascending order.
     """
     result: list[int] = []
     last_rows: list[int] = []  # of each column, the row in which it ends
@@ -246,10 +248,10 @@ def columns(spans: Iterable[tuple[int, int]]) -> list[int]:
 def draw_rails(
     bindings: Sequence[Binding], limit: int, beside: Iterable[ThreadSpan] = ()
 ) -> list[str]:
-    """Return one text a binding, all equally wide: of arounds, and heavier of threads that are
-    `beside` the training.
+    """Return one text for each binding, all equally wide.
 
-    Those beyond `limit` at a time have no rail.
+    They have the lines of arounds, and heavier ones of threads that are `beside` the training.
+    Lines beyond `limit` at a time have no rail.
     """
     spans = [(first, last, "╭│╰") for first, last in find_around_pairs(bindings)]
     for thread in beside:
@@ -269,12 +271,12 @@ def draw_rails(
 
 
 def draw_gutter(count: int, edges: Iterable[tuple[int, int]], limit: float = inf) -> list[str]:
-    """Return one prefix for each of `count` rows, hooks in the order of firing; all are equally
-    wide.
+    """Return one prefix for each of `count` rows, which are hooks in the order of firing.
 
-    A hook that others wait for opens a lane (`┌`, `┬`); a hook that waits joins it (`├`, `┼`, or
-    `└`, `┴` as the last one) and gets an arrow; a lane that merely passes stays `│`. Where there
-    are more than `limit` lanes, the edges of the hooks for which no lane is free are left out.
+    All are equally wide. A hook that others wait for opens a lane (`┌`, `┬`); a hook that waits
+    joins it (`├`, `┼`, or `└`, `┴` as the last one) and gets an arrow; a lane that merely passes
+    stays `│`. Where there are more than `limit` lanes, the edges of the hooks for which no lane is
+    free are left out.
     """
     targets: dict[int, list[int]] = {}
     for first, then in edges:
@@ -302,8 +304,9 @@ _CROSSED_KNOTS = {"┌": "┬", "├": "┼", "└": "┴"}
 
 
 def _draw_knots(knots: dict[int, str], width: int, joins: bool) -> str:
-    """Return the lanes of one row, two columns each; from its first knot on,
-    a stroke leads to the hook.
+    """Return the lanes of one row, two columns each.
+
+    From its first knot on, a stroke leads to the hook.
     """
     if not width:
         return ""
@@ -331,8 +334,9 @@ _RAILS_GO_ON = str.maketrans({"╭": "│", "╰": " ", "┏": "┃", "┗": " "
 
 TIMES_HEADING = f"{'fired':>9} {'p50   ':>8} {'%it':>5}"
 TIMES_OF_DEVICE = f"{'fired':>9} {'p50   ':>8} {'device ':>8} {'%it':>5}"
-"""The headings of the columns that a run adds to its plan; the wider one,
-where it has device times.
+"""The headings of the columns that a run adds to its plan.
+
+This is the wider one, for a run with device times.
 """
 
 _ROOM_FOR_NOTES = 28
@@ -349,8 +353,9 @@ def as_text(
     times: Mapping[int, str] = MappingProxyType({}),
     remark: str = "",
 ) -> str:
-    """Draw every point that has bindings, `width` columns wide (40 or more); for a terminal, in
-    colours.
+    """Draw every point that has bindings, `width` columns wide (40 or more).
+
+    The text has colours for a terminal.
 
     `times` are what the bindings of a run took, by their ids, in the columns of TIMES_HEADING or of
     TIMES_OF_DEVICE. A `remark` is a sentence about the drawing, which stands below it.
@@ -516,7 +521,8 @@ def as_dot(plan: Plan, title: str = "") -> str:
 
 
 def _draw_clusters(plan: Plan) -> Iterator[str]:
-    # From left to right, Graphviz stacks from below.
+    # Where a graph runs from left to right, Graphviz stacks clusters from below: the last comes
+    # first.
     for k, point in reversed([*enumerate(plan.bound_points)]):
         yield f"  subgraph cluster_{k} {{ label={_quoted(point.name)}; labeljust=l; color=gray60;"
         for binding in plan.at(point.name):
@@ -583,8 +589,9 @@ def _draw_boxes(plan: Plan) -> Iterator[str]:
 
 
 def _escape_text(text: str) -> str:
-    """Return a text escaped for Mermaid by numbers;
-    a space of no width parts a backslash from an n.
+    """Return a text escaped for Mermaid by numbers.
+
+    A space of no width parts a backslash from an n.
     """
     numbered = re.sub(r"[^\w\s.,:()/?=+-]", lambda sign: f"#{ord(sign[0])};", text)
     return numbered.replace("#92;", "#92;#8203;")

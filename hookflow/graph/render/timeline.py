@@ -55,8 +55,9 @@ GANTT_LEGEND = (
 
 
 def draw_chain(spans: Sequence[TimedSpan], total: float) -> list[str]:
-    """Return a line for each span: when it begins, how long it takes,
-    and its share of the `total` ns in hundredths.
+    """Return a line for each span of a chain.
+
+    It says when the span begins, how long it takes, and its share of the `total` ns in hundredths.
     """
     lines = [f"{'begin':>8} {'took':>8} {'share':>6}"]
     for span in spans:
@@ -66,12 +67,11 @@ def draw_chain(spans: Sequence[TimedSpan], total: float) -> list[str]:
 
 
 def draw_gantt(spans: Sequence[TimedSpan], total: float, width: int) -> list[str]:
-    """Return a line for each span: its name, indented by what is around it, its bar, and how long
-    it takes.
+    """Return a line for each span: its name, its bar, and how long it takes.
 
-    The bars are as wide as `width` columns leave room; names are cut where they would take more
-    than half of it. Where not all is on the critical chain, what is has a mark, and a legend
-    follows.
+    The name is indented by what is around it. The bars are as wide as `width` columns leave room;
+    names are cut where they would take more than half of it. Where not all is on the critical
+    chain, what is has a mark, and a legend follows.
     """
     has_marks = any(span.chain is not None for span in spans)
     labels = []
@@ -103,8 +103,9 @@ def _format_figures(span: TimedSpan, total: float) -> str:
 
 
 def _bar_of(span: TimedSpan, total: float, width: int) -> str:
-    """Return a bar in which each part has the cells that it covers by half or more,
-    and at least a thin sign.
+    """Return a bar in which each part has the cells that it covers by half or more.
+
+    A part has at least a thin sign.
     """
     cells = [" "] * width
     _fill_cells(cells, span.queued, total, QUEUED_MARK)
@@ -115,7 +116,7 @@ def _bar_of(span: TimedSpan, total: float, width: int) -> str:
         on_chain = [*cells]
         _fill_cells(on_chain, span.chain, total, FULL_BAR)
         for at, cell in enumerate(on_chain):
-            # A chain goes through queues, too, and those keep their sign.
+            # A chain goes through queues, too, whose cells keep their sign.
             if cells[at] == LIGHT_BAR:
                 cells[at] = cell
     return "".join(cells)

@@ -1,6 +1,4 @@
-"""Averages: of the weights (`ema`, `swa`),
-and of batch norm's statistics (`precise_bn`, `sync_buffers`).
-"""
+"""Averages: of weights (`ema`, `swa`), and of batch norms (`precise_bn`, `sync_buffers`)."""
 
 from __future__ import annotations
 
@@ -92,15 +90,14 @@ class Average(WeightAverageHook):
         """Names whose average has a wider dtype than the weight."""
         self.named_weights: dict[str, nn.Parameter] = {}
         self.places: list[tuple[dict[str, Any], str, Any]] = []
-        """Where the network holds the weights: the dictionary of a module, the key,
-        and the tensor there.
+        """The places where the network holds the weights.
+
+        A place is the dictionary of a module, the key, and the tensor there.
         """
         self.masked_at = -1
         """How often masks of parameters had changed when they were applied to the average."""
         self.kept_weights: dict[str, Tensor] = {}
-        """While the average is in place: the weights of another
-        dtype than that of their average.
-        """
+        """The weights of another dtype than that of their average, while that is in place."""
         self.keeps_versions = False
 
     @classmethod
@@ -209,9 +206,7 @@ class Average(WeightAverageHook):
         return run.models[self.model]
 
     def _bind_tensors(self, run: Run) -> None:
-        """Give the average the dtypes and the shards that it is to have,
-        and pair its tensors with the weights.
-        """
+        """Give the average its dtypes and shards, and pair its tensors with the weights."""
         network = self.network(run)
         weights = collect_averaged_tensors(network)
         self.named_weights = named_parameters(network)
@@ -232,15 +227,14 @@ class Average(WeightAverageHook):
             pairs.weights.append(local(weight))
 
     def _bind_added_tensors(self, run: Run) -> None:
-        """Begin the averages of weights that a hook has added since the training began,
-        in modules of their own.
-        """
+        """Begin the averages of weights that a hook has added to modules during the training."""
         if not collect_averaged_tensors(self.network(run)).keys() <= self.average.keys():
             self._bind_tensors(run)
 
     def _apply_masks(self) -> None:
-        """Set the average to zero where the weights have been pruned since;
-        from then on it averages zeros.
+        """Set the average to zero where the weights have been pruned since.
+
+        From then on it averages zeros.
         """
         if self.masked_at == ParameterNotes.mask_changes:
             return
@@ -257,11 +251,10 @@ class Average(WeightAverageHook):
         return bool(self.average)
 
     def put_in_place(self, run: Run, *, keeps_versions: bool = False) -> None:
-        """Give the network the average in place of its weights: all references to the tensors see
-        the other values.
+        """Give the network the average in place of its weights.
 
-        Where the two have one dtype, they are exchanged, which takes no memory. The other weights
-        are kept.
+        All references to the tensors see the other values. Weights and averages of one dtype are
+        exchanged, which takes no memory. The other weights are kept.
         """
         if not self.average:
             return
@@ -279,9 +272,7 @@ class Average(WeightAverageHook):
                 weight.copy_(average)
 
     def take_out(self, run: Run) -> None:
-        """Give the network its weights back, and the average what
-        has been changed of it meanwhile.
-        """
+        """Give the network its weights back, and the average its values as changed meanwhile."""
         if self.placed_at is None:
             return
         self.placed_at = None
@@ -318,9 +309,7 @@ class TensorPairs:
 
 
 def iter_tensor_places(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Yield each parameter and buffer of a model with the dictionary
-    that holds it and its key there.
-    """
+    """Yield each parameter and buffer of a model with the dictionary that holds it and its key."""
     for module in model.modules():
         for holder in (module._parameters, module._buffers):
             for key, tensor in holder.items():
@@ -339,10 +328,10 @@ def exchange(tensor: Tensor, other: Tensor) -> None:
 
 
 def take_changes(average: Tensor, weight: Tensor) -> None:
-    """Let an average have the values of `weight`, a copy of it in a narrower dtype, that have
-    changed since the copy.
+    """Let an average have the values of `weight` that have changed since it was copied.
 
-    The others keep the precision that the copy has not.
+    `weight` is a copy of it in a narrower dtype. Other values keep the precision that the copy has
+    not.
     """
     import torch
 
@@ -352,8 +341,9 @@ def take_changes(average: Tensor, weight: Tensor) -> None:
 
 
 def require_dense(name: str, tensor: Tensor, hook: str) -> None:
-    """Raise UserError, which names the hook, for a weight that cannot be averaged:
-    a sparse or a nested one.
+    """Raise UserError for a weight that cannot be averaged: a sparse or a nested one.
+
+    The error names the hook.
     """
     import torch
 
@@ -370,16 +360,18 @@ def require_dense(name: str, tensor: Tensor, hook: str) -> None:
 
 
 def collect_averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the real and complex tensors of the model,
-    which share their memory with it: each once.
+    """Return the real and complex tensors of the model, each once.
+
+    They share their memory with it.
     """
     state = model.state_dict()
     return {name: state[name] for name in dict.fromkeys(_first_names(model).values())}
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
-    """Return the first name of each averaged tensor of the model,
-    by every name that it has: weights are tied.
+    """Return the first name of each averaged tensor of the model, by every name that it has.
+
+    Tied weights have several names.
     """
     first: dict[int, str] = {}
     state = model.state_dict(keep_vars=True).items()
@@ -423,13 +415,14 @@ class EMA(Average):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.moved_at: int | None = None
-        """The iteration of the latest update, from which `every` counts;
-        None until the training begins.
+        """The iteration of the latest update, from which `every` counts.
+
+        It is None until the training begins.
         """
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
-        # A fork with other batches counts its iterations anew.
+        # A fork with other batches renumbers its iterations, so a saved one may lie ahead.
         if self.moved_at is None or self.moved_at > run.iter:
             self.moved_at = self._update_due_at(run.iter)
         if not self.average and self.first == 0:
@@ -450,8 +443,9 @@ class EMA(Average):
             self.move(run, max(1 - self.decay, self.gamma / (self.gamma + self.updates + 1)))
 
     def _update_due_at(self, iteration: int) -> int:
-        """Return the latest multiple of `every` up to an iteration:
-        updates are at multiples where each one steps.
+        """Return the latest multiple of `every` up to an iteration.
+
+        Updates are at multiples where each one steps.
         """
         return iteration - iteration % self.every
 
@@ -505,9 +499,7 @@ class SWA(Average):
                     local(self.average[name]).copy_(local(buffer))
 
     def _warn_of_batch_norms(self, run: Run) -> None:
-        """Say where the average will have the statistics of batch norms
-        with other weights than its own.
-        """
+        """Warn where the average will have statistics of batch norms with weights not its own."""
         norms = training_norms(self.network(run))
         stale = []
         for name, norm in norms.items():
@@ -537,15 +529,17 @@ def batch_norms(model: nn.Module) -> dict[str, Any]:
 
 
 def training_norms(model: nn.Module) -> dict[str, Any]:
-    """Return the batch norms by name that update their running statistics; frozen ones,
-    in eval mode, do not.
+    """Return by name the batch norms that update their running statistics.
+
+    Frozen ones, in eval mode, do not.
     """
     return {name: norm for name, norm in batch_norms(model).items() if norm.training}
 
 
 def _check_can_be_read_again(source: Any, is_within_epoch: bool) -> None:
-    """Raise UserError for training data that a hook cannot read without
-    taking batches from the training.
+    """Raise UserError for training data that a hook cannot read again.
+
+    Reading them would take batches from the training.
     """
     if getattr(source, "workers", 0) and is_within_epoch:
         message = (
@@ -599,7 +593,7 @@ class PreciseBN(Hook):
 
     def before_val(self, run: Run) -> None:
         norms = [*training_norms(run.model).values()]
-        # `hookflow val` has those that the checkpoint holds.
+        # `hookflow val` has no training data, and takes the statistics that the checkpoint holds.
         if not norms or "train" not in run.data:
             return
         source = run.data["train"]
@@ -607,7 +601,7 @@ class PreciseBN(Hook):
             run.batch_idx % batches_by_epoch(source).at(run.epoch) > 0 and run.iter != run.max_iters
         )
         train_sets = {"train": source}
-        # One that repeats a few batches has none, and reads no set again.
+        # A source that repeats a few batches keeps them: it has no state, and reads no set again.
         if hasattr(source, "state_dict"):
             train_sets = getattr(source, "sets", train_sets)
         for train_set in train_sets.values():
@@ -652,8 +646,9 @@ def _add(sums: list[Tensor], norm: nn.Module, args: Any) -> None:
 
 
 def compute_moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and the unbiased variance of values, by their count,
-    their sum and the sum of their squares.
+    """Return the mean and the unbiased variance of values.
+
+    They follow from the count, the sum and the sum of the squares of the values.
     """
     mean = total / count
     return mean, ((squares - count * mean.square()) / (count - 1).clamp(min=1)).clamp(min=0)

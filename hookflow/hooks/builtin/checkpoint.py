@@ -1,5 +1,6 @@
-"""Files of a run: `checkpoint` requests that its state is saved,
-`export` writes weights as files for others.
+"""Files of a run.
+
+`checkpoint` requests that its state is saved, and `export` writes weights as files for others.
 """
 
 from __future__ import annotations
@@ -303,8 +304,9 @@ def _number_kept(keep: int | str) -> int:
 
 
 def _check_place(template: str, metrics: Iterable[str]) -> None:
-    """Raise ValueError for what no checkpoint can be copied to,
-    and UserError where a package is missing.
+    """Raise ValueError for what no checkpoint can be copied to.
+
+    Raises UserError where a package is missing.
     """
     known = dict.fromkeys((*PLACE_NAMES, *metrics))
     for _, name, _, _ in Formatter().parse(template):
@@ -340,8 +342,9 @@ SUFFIX_BY_FORMAT: dict[Format, str] = {
 }
 
 DIGITS = 8
-"""Digits of the SHA-256 in a file's name, as
-`torch.hub.load_state_dict_from_url(…, check_hash=True)` reads them.
+"""Digits of the SHA-256 in a file's name.
+
+`torch.hub.load_state_dict_from_url(…, check_hash=True)` reads so many.
 """
 
 
@@ -440,7 +443,8 @@ class Export(Hook):
             elif format_ == "safetensors":
                 write_safetensors(weights, written)
             else:
-                # The same weights give the same bytes, whatever the file's name.
+                # `torch.save` to a path would write its name into the file. To an open file, the
+                # same weights give the same bytes.
                 with written.open("wb") as file:
                     torch.save(weights, file)
             with written.open("rb") as file:
@@ -494,8 +498,9 @@ def _untie_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def write_exported(
     model: nn.Module, inputs: Tensor, weights: Mapping[str, Tensor], path: Path
 ) -> None:
-    """Write a network with other weights, in evaluation, by `torch.export`;
-    it is afterwards as it was.
+    """Write a network with other weights, in evaluation, by `torch.export`.
+
+    Afterwards it is as it was.
     """
     import torch
 

@@ -1,5 +1,6 @@
-"""Parameters that stay as they are: frozen for a part of the run (`freeze`),
-or pruned by magnitude (`prune`).
+"""Parameters that stay as they are.
+
+They are frozen for a part of the run (`freeze`), or pruned by magnitude (`prune`).
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Freeze(Hook):
     expect the same gradients all run long: they are computed, and dropped.
     """
 
-    # It changes no weight and no gradient of others: two of them need no order. To the others it is
-    # a reader that comes early: behind those who write gradients, and before those who look at what
-    # is left of them.
+    # The hook changes no weights and no gradients that others need, so two of them need no order.
+    # It counts as an early reader: after the hooks that write gradients, and before those that look
+    # at what is left of them.
     phase = "early"
     reads: ClassVar[Slots] = {"after_backward": ("grads",)}
 
@@ -88,7 +89,7 @@ class Freeze(Hook):
         self.chosen = [*frozen_parameters(trained, self.params).values()]
         due = self.first <= run.iter < self.last
         held_back = self.suspended or (run.iter and not all(p.requires_grad for p in self.chosen))
-        # A checkpoint of the iteration at which they train again.
+        # In a checkpoint of the iteration at which they are to train again, they are still frozen.
         self.frozen = bool(held_back) and not due
         self.before_train_iter(run)
 
@@ -144,8 +145,9 @@ class Freeze(Hook):
 def frozen_parameters(
     parameters: Mapping[str, nn.Parameter], globs: Sequence[str]
 ) -> dict[str, nn.Parameter]:
-    """Return the parameters that globs pick. Raises UserError when a glob picks none, or all of
-    them are picked.
+    """Return the parameters that globs pick.
+
+    Raises UserError when a glob picks none, or all of them are picked.
     """
     require_matches(globs, parameters, "parameter that trains")
     result = matching(parameters, globs)
@@ -180,9 +182,9 @@ class Prune(Hook):
     or not dense, the hook is refused.
     """
 
-    # It masks gradients before clipping and norms see them, and weights before averages take them.
-    # `sam` takes its direction from the masked gradients, and replaces them by others, which are
-    # masked before the step.
+    # The hook masks gradients before clipping and norms see them, and weights before averages take
+    # them. `sam` takes its direction from the masked gradients and replaces them by others, which
+    # are masked before the step.
     phase = "early"
     reads: ClassVar[Slots] = {"after_optimizer_step": ("model",)}
     writes: ClassVar[Slots] = {
@@ -255,7 +257,8 @@ class Prune(Hook):
         place = min(done, self.last)
         if place < self.last:
             place -= (place - self.first) % self.every
-        # Before a choice, too: momentum moves pruned weights, and the choice must see zeros.
+        # Weights are masked before a choice, too: momentum moves pruned ones, and it must see
+        # zeros.
         self._mask_weights()
         if place >= self.first and place > self.chosen_at:
             self.chosen_at = place
@@ -287,8 +290,9 @@ class Prune(Hook):
         return self.amount * (1 - left**3)
 
     def choose(self, amount: float) -> dict[str, Tensor]:
-        """Return masks, false at the weights of smallest magnitude: zeros come first,
-        so what is pruned stays so.
+        """Return masks that are false at the weights of smallest magnitude.
+
+        Zeros come first, so what is pruned stays so.
         """
         import torch
         from torch.nn.utils.prune import L1Unstructured

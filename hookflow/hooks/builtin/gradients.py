@@ -1,5 +1,4 @@
-"""Gradients: their norms (`grad_norm`), bounds (`grad_clip`), bytes between ranks (`comm_hook`),
-sharpness (`sam`).
+"""Gradients: `grad_norm`, their bounds (`grad_clip`), `comm_hook` between ranks, and `sam`.
 
 SAM: P. Foret and others, *Sharpness-aware minimization for efficiently improving generalization*,
 ICLR 2021.
@@ -75,8 +74,9 @@ def name_of(model: nn.Module, run: Run) -> str:
 
 
 def collect_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Return the gradients that parameters have, by the names of the parameters;
-    of sparse ones the values.
+    """Return the gradients that parameters have, by the names of the parameters.
+
+    Of sparse ones it is the values.
     """
     parameters = model.named_parameters()
     return {
@@ -114,8 +114,7 @@ def writable_gradient_values(parameter: Tensor) -> Tensor:
 def compute_norms(
     gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = "layer"
 ) -> dict[str, Tensor]:
-    """Return the Euclidean norm of the gradients of each layer (or parameter), and of all together
-    as `total`.
+    """Return the Euclidean norm of the gradients of each layer (or parameter), and the `total`.
 
     The norms are tensors of no dimensions, in float32 or better. None at all where there are no
     gradients.
@@ -135,8 +134,9 @@ def compute_norms(
 
 
 def norm_of(tensor: Tensor, order: float = 2.0) -> Tensor:
-    """Return the norm of a tensor's values, computed in float32 at least:
-    in float16 that of 70 times 8000 is inf.
+    """Return the norm of a tensor's values, computed in float32 at least.
+
+    In float16 that of 70 times 8000 would be inf.
     """
     import torch
 
@@ -288,17 +288,18 @@ class GradClip(Hook):
 
 
 def clip_norm(parameters: Iterable[Tensor], max_norm: float, norm_type: float) -> Tensor:
-    """Scale gradients as `clip_grad_norm_` does, which refuses sparse ones and those on several
-    meshes.
+    """Scale gradients as `clip_grad_norm_` does.
 
-    Return the norm before that, in float32 at least.
+    That function refuses sparse gradients and those on several meshes. Return the norm before that,
+    in float32 at least.
     """
     import torch
     from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
     usual: dict[Any, list[Tensor]] = {}
-    """The parameters whose gradients PyTorch's functions serve,
-    by the mesh of ranks over which they are sharded.
+    """The parameters whose gradients PyTorch's functions serve, by their mesh of ranks.
+
+    They are sharded over that mesh.
     """
     others: list[Tensor] = []
     """The parameters whose gradients are sparse, or have fewer than 32 bits."""
@@ -440,7 +441,7 @@ class CommHook(Hook):
     def __post_init__(self) -> None:
         self._before: dict[str, int] = {}
         """How many iterations of each model were averaged before this process."""
-        # Of each model, as it knows buckets by numbers that all models use.
+        # Each model has its own state: PowerSGD knows buckets by numbers that all models use.
         self._power_sgd: dict[str, Any] = {}
 
     @classmethod

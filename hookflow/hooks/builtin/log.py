@@ -1,6 +1,4 @@
-"""Hooks that record the training: its scalars, learning rates, environment,
-throughput and profile.
-"""
+"""Hooks that record the training: scalars, learning rates, environment, throughput, profile."""
 
 import json
 import os
@@ -51,7 +49,7 @@ class Log(Hook):
     points = ("after_train_iter",)
     reads: ClassVar[Slots] = {"after_train_iter": ("batch", "outputs", "lr")}
     watches: ClassVar[Mapping[str, str]] = {"after_train_iter": "add"}
-    # Whether the loss falls is what such a run is for.
+    # A run that overfits a few batches is there to show whether the loss falls.
     capabilities = HookCapabilities(every_if_overfit="1ep")
 
     only: Annotated[
@@ -73,8 +71,9 @@ class Log(Hook):
             self.epoch = EpochSums()
         self.iteration_means, self.epoch_means = RankMeans(), RankMeans()
         self.has_sets: bool | None = None
-        """Whether the batches of the training are of several sets;
-        None before the first iteration.
+        """Whether the batches of the training are of several sets.
+
+        It is None before the first iteration.
         """
         self.newest: dict[str, tuple[Any, Weight]] = {}
         """The newest value of each name since the last firing, and its weight."""
@@ -113,7 +112,7 @@ class Log(Hook):
             if self.epoch:
                 self.epoch.add(run.epoch, numbers, weight)
 
-    # `add` is given the same arguments.
+    # This method does not use `outputs`: `add`, which is given the same arguments, does.
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
         for name, value in self._compute_means(run).items():
             run.log(name, value)
@@ -129,9 +128,7 @@ class Log(Hook):
                 run.log(f"{name}_epoch", value)
 
     def _compute_means(self, run: Run) -> Mapping[str, Any]:
-        """Return the number to log of each name that an iteration
-        has given since the last firing.
-        """
+        """Return the number to log of each name that iterations gave since the last firing."""
         if self.latest:
             return self.iteration_means.over_ranks(run, self.latest.sums(self.newest))
         if run.world == 1:
@@ -228,8 +225,9 @@ def _describe_repository(repository: dict[str, Any] | None) -> str:
 
 
 def read_git_state(folder: Path) -> dict[str, Any] | None:
-    """Return the `commit` and `branch` of a folder's repository, and what is `dirty`; None where
-    there is none.
+    """Return the `commit` and `branch` of a folder's repository, and what is `dirty`.
+
+    It is None where there is none.
 
     Raises:
         GitError: There may be a repository, but git cannot say: it is not installed, it refuses the
@@ -239,7 +237,7 @@ def read_git_state(folder: Path) -> dict[str, Any] | None:
         return None
     commit = ask_git_for_text(folder, "rev-parse", "HEAD")
     branch = ask_git_for_text(folder, "rev-parse", "--abbrev-ref", "HEAD")
-    # what is untracked is listed, whatever the user's settings say
+    # Untracked files are listed, whatever the user's settings say.
     changes = ask_git_for_text(folder, "status", "--porcelain", "--untracked-files=normal") or ""
     return {
         "commit": commit,
@@ -249,8 +247,9 @@ def read_git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def list_packages() -> dict[str, str]:
-    """Return the versions of the installed packages. Parsing their whole metadata would take seven
-    times as long.
+    """Return the versions of the installed packages.
+
+    Parsing their whole metadata would take seven times as long.
     """
     from importlib.metadata import distributions
 
@@ -268,9 +267,7 @@ def list_packages() -> dict[str, str]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the versions of Python, torch and CUDA, the system, its processors,
-    and the GPUs that torch sees.
-    """
+    """Return the versions of Python, torch and CUDA, the system, its processors, and the GPUs."""
     import torch
 
     return {
@@ -438,7 +435,8 @@ class Profiler(Hook):
         self.profile = None
         if profile is not None:
             with warnings.catch_warnings():
-                # Each trace is kept before that.
+                # PyTorch warns that it clears the events of a trace, which `keep` has written by
+                # then.
                 warnings.filterwarnings("ignore", "Warning: Profiler clears events")
                 profile.step()
             self.profile = profile

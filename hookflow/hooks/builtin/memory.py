@@ -42,9 +42,7 @@ class Memory(Hook):
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Return what this process holds of the host's memory,
-    and of the device's where that is CUDA, in MiB.
-    """
+    """Return what this process holds of the host's memory, and of CUDA's, in MiB."""
     import psutil
 
     result = {"rss": psutil.Process().memory_info().rss / BYTES_PER_MIB}
@@ -112,8 +110,9 @@ class ActivationCheckpoint(Hook):
 
 
 def find_outermost_modules(model: nn.Module, globs: list[str]) -> list[nn.Module]:
-    """Return the modules that globs pick, but for those inside of others. Raises UserError when a
-    glob picks none.
+    """Return the modules that globs pick, but for those inside of others.
+
+    Raises UserError when a glob picks none.
     """
     modules = {name: module for name, module in model.named_modules() if name}
     require_matches(globs, modules, "module of the network")
@@ -125,8 +124,9 @@ def find_outermost_modules(model: nn.Module, globs: list[str]) -> list[nn.Module
 
 
 def make_checkpointed_forward(module: nn.Module) -> Callable[..., Any]:
-    """Return a module's forward pass such that a backward pass computes it again;
-    a plain one without gradients.
+    """Return a module's forward pass such that a backward pass computes it again.
+
+    Without gradients it is a plain one.
     """
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -149,8 +149,9 @@ def make_checkpointed_forward(module: nn.Module) -> Callable[..., Any]:
 
 @contextmanager
 def _freeze_running_statistics(module: nn.Module) -> Iterator[None]:
-    """Let norms leave their running statistics as they are;
-    in training mode they do not compute with them.
+    """Let norms leave their running statistics as they are.
+
+    In training mode they do not compute with them.
     """
     norms: list[Any] = []
     for inner in module.modules():

@@ -58,8 +58,9 @@ class AnswerCounts:
         self.has_shares = False
 
     def add(self, logits: Tensor, target: Tensor, topk: int) -> None:
-        """Count the answers of a batch, logits (N, classes, …), to classes (N,
-        …) or shares (N, classes, …).
+        """Count the answers of a batch, logits (N, classes, …), to a target.
+
+        The target is classes (N, …) or shares (N, classes, …).
         """
         answers = logits.topk(topk, dim=1).indices
         if target.is_floating_point():
@@ -71,8 +72,9 @@ class AnswerCounts:
         self.answers = self.answers + is_class.sum()
 
     def _add_shares(self, answers: Tensor, shares: Tensor) -> None:
-        """Count an answer as the share of the target that it has,
-        so that shares of one class are that class.
+        """Count an answer as its share of the target.
+
+        Shares of one class are then counted as that class is.
         """
         self.has_shares = True
         shares = shares.to(sum_dtype(shares.device))
@@ -83,8 +85,9 @@ class AnswerCounts:
         self.wrong_shares = self.wrong_shares + is_wrong.sum()
 
     def over_ranks(self, run: Run) -> Tensor:
-        """Return the right answers, the answers and the wrong shares of all ranks: (3,). All must
-        call it.
+        """Return the right answers, the answers and the wrong shares of all ranks: (3,).
+
+        All ranks must call it.
         """
         import torch
 
@@ -301,8 +304,9 @@ class ConfusionMatrix(Hook):
 
 
 def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
-    """Return how often each class (row) is predicted as each (column), int64 (classes,
-    classes), without waiting.
+    """Return how often each class (row) is predicted as each (column).
+
+    The counts are int64 (classes, classes), and nothing waits for the device.
     """
     import torch
 
@@ -376,10 +380,9 @@ class ScoreChecks:
             self._no_labels = self._no_labels + is_no_label.sum()
 
     def over_ranks(self, run: Run) -> bool:
-        """Return whether the metric has a value, which it has not where a score was NaN. All ranks
-        must call it.
+        """Return whether the metric has a value, which it has not where a score was NaN.
 
-        Raises UserError where what it was given makes its value wrong.
+        All ranks must call it. Raises UserError where what it was given makes its value wrong.
         """
         import torch
 
@@ -504,8 +507,9 @@ class Metrics(Hook):
     def _make_scores(
         self, predicted: Tensor, target: Tensor, of_classes: bool, activation: Activation | None
     ) -> Tensor:
-        """Return what was predicted as a metric takes it: classes in the second dimension,
-        probabilities for logits.
+        """Return what was predicted as a metric takes it.
+
+        Classes are in the second dimension, and logits become probabilities.
         """
         if not predicted.is_floating_point():
             return predicted
@@ -539,8 +543,9 @@ class Metrics(Hook):
 
 
 def make_metrics(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the metrics of torchmetrics by name. Raises UserError with all metrics that cannot be
-    constructed.
+    """Return the metrics of torchmetrics by name.
+
+    Raises UserError with all metrics that cannot be constructed.
     """
     import torchmetrics
 

@@ -1,6 +1,4 @@
-"""Changed training batches: examples mixed with one another (mixup, cutmix),
-and images that grow (resize).
-"""
+"""Changed training batches: examples mixed with one another (mixup, cutmix), and resized images."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ class Mixup(Hook):
         run.replace_batch(with_parts(batch, mixed, share * shares + (1 - share) * shares[others]))
 
     def _check(self, batch: Any) -> None:
-        """Raise UserError for a batch that is no pair of inputs and classes,
-        or shares of classes.
-        """
+        """Raise UserError for a batch that is no pair of inputs and classes, or shares of them."""
         from torch import Tensor
 
         elsewhere = "mix in the collate function of the loader"
@@ -99,11 +95,10 @@ class Mixup(Hook):
             raise UserError(Problem(f"{message}, and the targets are {given}", hint=hint))
 
     def _one_hot(self, targets: Tensor, like: Tensor) -> Tensor:
-        """Return classes as shares (examples, classes), all of one class. Raises UserError for what
-        is no class.
+        """Return classes as shares (examples, classes), all of one class.
 
-        On a device other than the CPU, that is an assertion of the device: to look would be to
-        wait.
+        Raises UserError for what is no class. On a device other than the CPU, that is an assertion
+        of the device: to look would be to wait.
         """
         hard = like.new_zeros(len(targets), self.classes)  # one_hot would wait for the device
         try:
@@ -241,8 +236,9 @@ class Resize(Hook):
         raise UserError(Problem(message, hint=IN_THE_DATASET))
 
     def _find_target_kinds(self, batch: Any) -> tuple[TargetKind, ...]:
-        """Return what becomes of each part behind the images. Raises UserError where nothing says
-        it.
+        """Return what becomes of each part behind the images.
+
+        Raises UserError where nothing says it.
         """
         parts = batch[1:]
         if self.targets is None:
@@ -326,8 +322,9 @@ INTERPOLATION_MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 
 
 def _has_no_place(part: Any) -> bool:
-    """Say whether a part of a batch is one integer an example, or texts:
-    nothing that lies in the image.
+    """Say whether a part of a batch is one integer an example, or texts.
+
+    Such a part has no place in the image.
     """
     from torch import Tensor
 
@@ -346,8 +343,9 @@ def interpolated(images: Tensor, sizes: list[int]) -> Tensor:
 
 
 def interpolated_map(target: Tensor, sizes: list[int]) -> Tensor:
-    """Return maps (examples, …, *sides) of other sizes; integers, which are classes,
-    by the nearest pixel.
+    """Return maps (examples, …, *sides) of other sizes.
+
+    Integers, which are classes, are taken from the nearest pixel.
     """
     from torch.nn import functional
 

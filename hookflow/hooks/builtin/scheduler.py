@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 Per = Literal["iter", "epoch"]
 
 LENGTH_ARGUMENTS = ("total_iters", "T_max", "total_steps", "num_training_steps")
-"""Arguments of schedulers that are their own length in steps:
-filled in where the pipeline does not give them.
+"""Arguments of schedulers that are their own length in steps.
+
+They are filled in where the pipeline does not give them.
 """
 
 INNER_STATES_KEY = "_schedulers"
@@ -79,10 +80,10 @@ def check_chain(chain: list[Link]) -> list[Link]:
 def find_schedulers(
     chain: Sequence[Link], args: Sequence[Mapping[str, Any]], per: Per
 ) -> list[Callable[..., Any]]:
-    """Return the scheduler classes, and functions; `args` are those of each with the functions that
-    they name.
+    """Return the scheduler classes and functions.
 
-    Raises UserError with all that do not exist or cannot be called.
+    `args` are those of each, with the functions that they name. Raises UserError with all that do
+    not exist or cannot be called.
     """
     from torch.optim import lr_scheduler
 
@@ -112,11 +113,10 @@ def find_schedulers(
 
 
 def compute_lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
-    """Return how many steps each scheduler is in charge: iterations or epochs, whichever `per`
-    counts.
+    """Return for how many steps each scheduler is in charge.
 
-    Shares of the run are rounded. Raises UserError when nothing of the run is left for the last
-    one.
+    Steps are iterations or epochs, as `per` counts. Shares of the run are rounded. Raises UserError
+    when nothing of the run is left for the last one.
     """
     if run.max_iters == 0:
         whole = ENDLESS
@@ -245,14 +245,16 @@ class Scheduler(RateScheduleHook):
         """The iterations, or epochs, that were done when the schedule was last looked at."""
         self.made: dict[str, Any] = {}
         self.began: dict[str, Any] = {}
-        """The states of the schedulers as they are made:
-        the state of the hook is what has changed since.
+        """The states of the schedulers as they are made.
+
+        The state of the hook is what has changed since.
         """
         self.first_rates: list[Any] = []
         """The rates of the first step, by parameter group."""
         self.derived: list[dict[str, int]] = []
-        """By scheduler: the arguments that follow from its length,
-        and so maybe from that of the run.
+        """By scheduler: the arguments that follow from its length.
+
+        These may follow from the length of the run.
         """
         self.turns: list[int] = []
         """The steps after which the second scheduler, the third and so on take over."""
@@ -314,8 +316,8 @@ class Scheduler(RateScheduleHook):
             self.made["plateau"] = plateau[0]
         elif hasattr(schedulers[-1], "total_steps"):
             self.end -= 1  # which counts the rates, where the others count the steps between them
-        # A resumed run's schedule steps before this process has stepped the optimizer, and PyTorch
-        # would warn of that.
+        # The schedule of a resumed run steps before this process has stepped the optimizer, and
+        # PyTorch would warn of that.
         optimizer._opt_called = True  # type: ignore[attr-defined]
         self.began = {
             name: deepcopy(scheduler.state_dict()) for name, scheduler in self.made.items()
@@ -389,9 +391,7 @@ class Scheduler(RateScheduleHook):
     before_train_epoch = before_train_iter
 
     def _step_to(self, done: int) -> None:
-        """Take the steps that are due before the next iteration, or epoch,
-        when so many are done.
-        """
+        """Take the steps that are due before the next iteration or epoch when so many are done."""
         plateau_is_in_charge = self.has_plateau and self.steps >= self.end
         if not plateau_is_in_charge and len(self._groups()) > len(self.first_rates):
             self._include_added_groups(len(self.first_rates))
@@ -404,8 +404,7 @@ class Scheduler(RateScheduleHook):
         return groups
 
     def _include_added_groups(self, known: int) -> None:
-        """Let groups that hooks have added follow the curve, as if they had been there from the
-        first step on.
+        """Let groups that hooks have added follow the curve from its first step on.
 
         PyTorch's schedulers raise for them, or go on from the rate of the moment: along another
         curve. The first groups, as many as are `known`, keep their rates.
@@ -428,7 +427,7 @@ class Scheduler(RateScheduleHook):
         if self.metric is None or (value := read_latest_metric(run, self.metric)) is None:
             return
         if self._done(run) >= self.end:
-            # The last step of those before it, if it is still to be taken.
+            # The schedulers before the plateau may still have their last step to take.
             self.before_train_iter(run)
             self.made["plateau"].step(value)
 
@@ -461,7 +460,7 @@ class Scheduler(RateScheduleHook):
             return
         self.steps = state["steps"]
         if self.has_plateau and self.steps >= state["end"]:
-            # Those before it are through, whatever their lengths would be now.
+            # The schedulers before the plateau are done, whatever their lengths would be now.
             self.end = self.steps
         elif self._describe_curve() != state["curve"] or self.steps > self.end:
             self.go_to(self.done)
@@ -476,10 +475,11 @@ class Scheduler(RateScheduleHook):
                 scheduler.load_state_dict(_restore_state(state[name], self.began[name]))
 
     def go_to(self, done: int) -> None:
-        """Set the rates that the curve has when so many iterations, or epochs, are done,
-        from its first step on.
+        """Set the rates of the curve when so many iterations, or epochs, are done.
+
+        The curve is followed from its first step on.
         """
-        # A hook may have added groups.
+        # The zip is not strict, since a hook may have added groups.
         for group, rate in zip(self._groups(), self.first_rates, strict=False):
             set_rate(group, rate)
         self.done = done
@@ -488,8 +488,9 @@ class Scheduler(RateScheduleHook):
 
 
 def _read_mode(metric: str, args: Mapping[str, Any]) -> Mode:
-    """Return whether less or more of the metric is better,
-    by the arguments of ReduceLROnPlateau, or by its name.
+    """Return whether less or more of the metric is better.
+
+    The arguments of ReduceLROnPlateau say it, or the metric's name.
     """
     return monitored_mode(metric, args.get("mode"), beside=" in its args")
 

@@ -83,8 +83,9 @@ def share_of(progress: int | str, run: Run) -> Fraction:
 def at_iterations(
     name: str, values: Sequence[tuple[int | str, Value]], run: Run
 ) -> list[tuple[int, Value]]:
-    """Return values with their places in iterations. Raises UserError when these do not follow one
-    another.
+    """Return values with their places in iterations.
+
+    Raises UserError when these do not follow one another.
     """
     places = [(count_iterations(at, run), value) for at, value in values]
     for (item, _), (other, _), (written, _) in zip(places, places[1:], values[1:], strict=False):
@@ -98,8 +99,9 @@ def at_iterations(
 
 
 def compute_eased_share(path: float, shape: Literal["cosine", "linear"]) -> float:
-    """Return the share of the difference that is made when so much of the
-    way is done, each from 0 to 1.
+    """Return the share of the difference that is made when so much of the way is done.
+
+    Both go from 0 to 1.
     """
     if shape == "linear":
         return path
@@ -107,8 +109,9 @@ def compute_eased_share(path: float, shape: Literal["cosine", "linear"]) -> floa
 
 
 def set_rate(group: dict[str, Any], rate: Any) -> None:
-    """Set the learning rate of a parameter group. A tensor stays that tensor, since a captured step
-    reads it.
+    """Set the learning rate of a parameter group.
+
+    A tensor stays that tensor, since a captured step reads it.
     """
     if hasattr(group.get("lr"), "fill_"):
         group["lr"].fill_(rate)
@@ -169,8 +172,9 @@ class LRSchedule(Hook):
                     set_rate(group, group["initial_lr"] * factor)
 
     def _begin(self, run: Run) -> float:
-        """Return the share of the run that the warm-up takes. Raises UserError for all of it, and
-        an unknown group.
+        """Return the share of the run that the warm-up takes.
+
+        Raises UserError for all of it, and for an unknown group.
         """
         there = []
         for optimizer in run.optimizers.values():
@@ -192,8 +196,9 @@ class LRSchedule(Hook):
         return share
 
     def factor(self, done: float, share: float) -> float:
-        """Return the factor when `done` (0 to 1) of the run is over,
-        of which the warm-up takes `share`.
+        """Return the factor when `done` (0 to 1) of the run is over.
+
+        The warm-up takes `share` of it.
         """
         if done < share:
             return self.start + (1 - self.start) * done / share
@@ -274,7 +279,8 @@ class ParamSchedule(Hook):
         }
         if self.weight_decay:
             for _, group in self._groups(run):
-                # After a checkpoint has been loaded.
+                # The groups of a loaded checkpoint have the weight decay that they began with
+                # already.
                 group.setdefault("initial_weight_decay", group["weight_decay"])
 
     def before_train_iter(self, run: Run) -> None:
@@ -297,8 +303,9 @@ class ParamSchedule(Hook):
 
 
 def value_at(done: int, places: Sequence[tuple[int, float]], shape: Curve) -> float:
-    """Return the value of the iteration before which `done` are done,
-    by the values at some places, in order.
+    """Return the value of the iteration before which `done` are done.
+
+    It follows from the values at some places, in order.
     """
     after = bisect_right(places, done, key=lambda place: place[0])
     if after == 0:
@@ -402,7 +409,7 @@ class LRFinder(Hook):
     """
 
     phase = "late"  # its rates replace those of a schedule
-    # They read the rate before the earlier one is restored.
+    # These hooks read the rate of the iteration, before this one restores the earlier rate.
     after = ("log?", "lr_monitor?", "spike_guard?")
     reads: ClassVar[dict[str, tuple[str, ...]]] = {
         "before_train": ("model", "optimizer", "lr"),
@@ -541,18 +548,18 @@ def put_back(run: Run, kept: dict[str, dict[str, Any]]) -> None:
 
 
 def compute_swept_rate(start: float, end: float, step: int, steps: int) -> float:
-    """Return the rate of a step of the sweep, counted from 0:
-    the first is `start`, the last `end`.
+    """Return the rate of a step of the sweep, counted from 0.
+
+    The first rate is `start`, the last one `end`.
     """
     return float(start * (end / start) ** (step / (steps - 1)))
 
 
 def find_steepest_rate(rates: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Return the rate at which the loss falls fastest over the logarithm of the rate; None where it
-    never falls.
+    """Return the rate at which the loss falls fastest over the logarithm of the rate.
 
-    Slopes are taken over a tenth of the sweep. Its first tenth, where an average is of few losses,
-    does not count.
+    It is None where the loss never falls. Slopes are taken over a tenth of the sweep. Its first
+    tenth, where an average is of few losses, does not count.
     """
     half = max(1, len(losses) // 20)
     slopes = [
@@ -569,11 +576,10 @@ def find_steepest_rate(rates: Sequence[float], losses: Sequence[float]) -> float
 
 
 def find_valley_rate(rates: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Return the rate in the middle third of the longest falling subsequence of losses; None where
-    none falls.
+    """Return the rate in the middle third of the longest falling subsequence of losses.
 
-    The first tenth and the last five of the sweep do not count. Source: fastai, `lr_find` and its
-    rule "valley".
+    It is None where none falls. The first tenth and the last five of the sweep do not count.
+    Source: fastai, `lr_find` and its rule "valley".
     """
     counted = slice(len(losses) // 10, max(len(losses) - 5, 0))
     rates = rates[counted]
@@ -655,8 +661,9 @@ class BatchSizeFinder(Hook):
         run.stop(f"batch_size_finder: {result}")
 
     def _is_fitting(self, run: Run, make: Callable[[], Any]) -> bool:
-        """Take optimizer steps on batches that `make` returns;
-        return whether there was the memory for that.
+        """Take optimizer steps on batches that `make` returns.
+
+        Returns whether there was the memory for that.
         """
         import torch
 
@@ -680,8 +687,9 @@ class BatchSizeFinder(Hook):
 
 
 def find_largest_size(fits: Callable[[int], bool], start: int, limit: int) -> int:
-    """Return the largest size up to `limit` that fits, if every smaller one does;
-    0 where none does.
+    """Return the largest size up to `limit` that fits, if every smaller one does.
+
+    It is 0 where none fits.
     """
     good = 0
     size = min(start, limit)

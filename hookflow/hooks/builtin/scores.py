@@ -76,8 +76,9 @@ class ClassDimension:
         return dim
 
     def _find_second_dimension(self, logits: Tensor, target: Tensor) -> int:
-        """Return the second dimension. Raises UserError where the classes are in the last one, or
-        may be.
+        """Return the second dimension.
+
+        Raises UserError where the classes are in the last one, or may be.
         """
         if not _is_fitting(logits, target, -1):
             return 1
@@ -108,10 +109,10 @@ def _is_fitting(logits: Tensor, target: Tensor, dim: int) -> bool:
 def read_logits_and_target(
     outputs: Mapping[str, Any], classes: ClassDimension, hook: str
 ) -> tuple[Tensor, Tensor]:
-    """Return logits (N, classes, …), and classes (N, …), int64, or shares of classes in the shape
-    of the logits.
+    """Return logits (N, classes, …) and their target.
 
-    Raises UserError where the outputs are something else.
+    The target is classes (N, …), int64, or shares of classes in the shape of the logits. Raises
+    UserError where the outputs are something else.
     """
     logits = output(outputs, "logits", hook, OUTPUTS_HINT)
     target = output(outputs, "target", hook, OUTPUTS_HINT)
@@ -122,15 +123,14 @@ def read_logits_and_target(
     dim = classes.find(logits, target)
     if target.is_floating_point():
         return logits.movedim(dim, 1), target.movedim(dim, 1)
-    # What is computed with small integers may overflow.
+    # Classes of a small integer type may overflow where metrics compute with them.
     return logits.movedim(dim, 1), target.long()
 
 
 def activation_of(metric: Any) -> Activation | None:
-    """Return what a metric of torchmetrics applies to the scores of a batch that are not all from 0
-    to 1.
+    """Return what a metric applies to a batch's scores that are not all from 0 to 1.
 
-    None where it does not look at their range.
+    The metric is one of torchmetrics. None where it does not look at their range.
     """
     import torchmetrics.classification as of_classes
 
@@ -147,8 +147,9 @@ def activation_of(metric: Any) -> Activation | None:
 
 
 def find_num_labels(metric: Any) -> int | None:
-    """Return how many values a target of a metric of torchmetrics may have, from 0 on;
-    None where it is no class.
+    """Return how many values a target of a metric of torchmetrics may have, from 0 on.
+
+    It is None where the target is no class.
     """
     if _is_of_torchmetrics(metric, "Binary", "Multilabel"):
         return 2
@@ -174,8 +175,9 @@ def _is_of_torchmetrics(metric: Any, *kinds: str) -> bool:
 
 
 def make_precise(values: Tensor) -> Tensor:
-    """Return floating-point numbers in float32 or better: sums of 16 bits are too coarse,
-    and no gloo gathers them.
+    """Return floating-point numbers in float32 or better.
+
+    Sums of 16 bits are too coarse, and no gloo gathers them.
     """
     import torch
 
@@ -196,15 +198,16 @@ def update(metric: Any, scores: Tensor, target: Tensor) -> None:
     if type(metric).__name__ != "MultilabelRankingLoss":
         metric.update(scores, target)
         return
-    # a batch in which no example has both labels that hold and labels that do not counts as one
-    # example there
+    # This metric counts a batch as one example where no example in it has both labels that hold and
+    # labels that do not, so the examples are given one by one.
     for row, row_target in zip(scores.split(1), target.split(1), strict=True):
         metric.update(row, row_target)
 
 
 def range_problem(metric: Any, called: str) -> Problem | None:
-    """Return that a metric takes the range of the images from each batch,
-    so that its value hangs on their size.
+    """Return that a metric takes the range of the images from each batch.
+
+    Its value then depends on their size.
     """
     ranged = type(metric).__name__ in (
         "StructuralSimilarityIndexMeasure",

@@ -1,6 +1,4 @@
-"""Statistics of parameters (`param_stats`) and of activations (`activation_stats`),
-and `images` of a batch.
-"""
+"""Statistics of parameters (`param_stats`) and activations (`activation_stats`), and `images`."""
 
 from __future__ import annotations
 
@@ -206,8 +204,9 @@ def first_images(batch: Any) -> Tensor | None:
 
 
 def rescale_images(images: Tensor) -> Tensor:
-    """Return images (N, channels, height, width) of which each goes from 0 to 1;
-    one of a single value is 0.
+    """Return images (N, channels, height, width) of which each goes from 0 to 1.
+
+    An image of a single value is 0.
     """
     low = images.amin((1, 2, 3), keepdim=True)
     high = images.amax((1, 2, 3), keepdim=True)
@@ -215,10 +214,10 @@ def rescale_images(images: Tensor) -> Tensor:
 
 
 def grid(images: Tensor, columns: int) -> Tensor:
-    """Return images (N, channels, height, width) side by side, in rows of `columns`: (channels,
-    height, width).
+    """Return images (N, channels, height, width) side by side, in rows of `columns`.
 
-    Between them is a line of a pixel, and what the last row lacks is left black.
+    The result has (channels, height, width). Between them is a line of a pixel, and what the last
+    row lacks is left black.
     """
     count, channels, height, width = images.shape
     columns = min(columns, count)
@@ -232,8 +231,9 @@ def grid(images: Tensor, columns: int) -> Tensor:
 
 
 def format_examples(outputs: Mapping[str, Any], count: int) -> dict[str, str]:
-    """Return the targets and predictions of the first examples, if there are any;
-    waits for the device.
+    """Return the targets and predictions of the first examples, if there are any.
+
+    This waits for the device.
     """
     facts = {}
     target: Any = outputs.get("target")

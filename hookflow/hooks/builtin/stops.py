@@ -1,5 +1,7 @@
-"""Hooks that end a run or repeat a part of it: `early_stop` (L. Prechelt, *Early stopping – but
-when?*, 1998), `time_limit` and `spike_guard` (A. Chowdhery and others, *PaLM*, 2022, 5.1).
+"""Hooks that end a run or repeat a part of it: `early_stop`, `time_limit` and `spike_guard`.
+
+`early_stop` follows L. Prechelt, *Early stopping – but when?*, 1998, and `spike_guard` A. Chowdhery
+and others, *PaLM*, 2022, 5.1.
 """
 
 import math
@@ -113,8 +115,9 @@ class EarlyStop(Hook):
             run.stop(f"{self.monitor} {why}")
 
     def find_bound_reason(self, value: float) -> str:
-        """Return why the run stops at this value, whatever came before it;
-        an empty string if it does not.
+        """Return why the run stops at this value, whatever came before it.
+
+        The text is empty if it does not.
         """
         good = self.stopping_threshold
         bad = self.divergence_threshold
@@ -127,8 +130,9 @@ class EarlyStop(Hook):
         return ""
 
     def find_stall_reason(self, value: float) -> str:
-        """Take in the value of a validation; return why the run stops,
-        if it has waited for a better one too long.
+        """Take in the value of a validation, and return why the run stops.
+
+        It stops if it has waited for a better value too long.
         """
         if self.best is None:
             better = math.inf
@@ -194,8 +198,9 @@ class TimeLimit(Hook):
 
 
 LEAST_SPREAD = 0.01
-"""The losses of a window count as spread by this share of their mean at least,
-be they as even as they like.
+"""The least spread of the losses of a window, as a share of their mean.
+
+It is for losses that are nearly even.
 """
 
 
@@ -248,9 +253,7 @@ class SpikeGuard(Hook):
         self.in_a_row = 0
         self.spiked = False
         self.kept: dict[str, Any] = {}
-        """The weights and the state of the optimizers in the last checkpoint,
-        and the losses before it.
-        """
+        """The weights and optimizers' state in the last checkpoint, and the losses before it."""
 
     def before_train(self, run: Run) -> None:
         if getattr(run.task, "steps_itself", False) and len(run.optimizers) > 1:
@@ -286,7 +289,8 @@ class SpikeGuard(Hook):
             run.stop(f"the loss has spiked {self.patience} times in a row")
         if self.spiked and self.kept:
             for name, part in collect_parts(run).items():
-                # An optimizer goes on with the tensors that it is given.
+                # An optimizer keeps the tensors that it loads and changes them, so it is given
+                # copies.
                 state = deepcopy(self.kept[name])
                 if "param_groups" in state:  # their settings, as the rate, stay
                     state["param_groups"] = part.state_dict()["param_groups"]
@@ -333,8 +337,10 @@ def mask_weights(model: Any) -> None:
 
 
 def is_spike(loss: float, losses: Sequence[float], window: int, sigmas: float) -> bool:
-    """Say whether a loss is above the mean of the last `window` losses by more
-    than so many standard deviations.
+    """Say whether a loss is a spike.
+
+    It is if it exceeds the mean of the last `window` losses by more than so many standard
+    deviations.
     """
     if not math.isfinite(loss):
         return True

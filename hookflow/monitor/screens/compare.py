@@ -1,5 +1,6 @@
-"""Runs beside one another: curves over each other, what differs,
-where the time of an iteration went, their graphs.
+"""Runs beside one another.
+
+It shows curves over each other, what differs, where the time of an iteration went, their graphs.
 """
 
 from collections.abc import Sequence
@@ -132,8 +133,9 @@ class CompareScreen(PageScreen):
         self.query_one("#times").focus()
 
     def _read_on(self) -> None:
-        """Read on in the logs of the runs, and show them once there is
-        nothing more, or something new.
+        """Read on in the logs of the runs.
+
+        They are shown once there is nothing more, or something new.
         """
         before = [side.state.news for side in self._sides]
         behind = [side.live.poll(READ_SECONDS) for side in self._sides]
@@ -211,8 +213,9 @@ class CompareScreen(PageScreen):
             table.add_row(*cells)
 
     def _show_graph(self) -> None:
-        """Show the loop of the first run with the median of each hook in every run,
-        then the hooks of the others.
+        """Show the loop of the first run with the median of each hook in every run.
+
+        The hooks of the others follow.
         """
         table = self.query_one("#graph", ListTable)
         letters = RUN_LETTERS[: len(self._sides)]

@@ -1,5 +1,6 @@
-"""All of a line of the log: its text, its traceback, its metrics beside those before,
-or its checkpoint.
+"""All of a line of the log.
+
+It shows its text, its traceback, its metrics beside those before, or its checkpoint.
 """
 
 from collections.abc import Iterator, Sequence

@@ -77,7 +77,7 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "back"),
-        # The key that has opened it, whichever the user gave.
+        # The key that opens the help closes it, whichever the user has chosen for it.
         Binding("question_mark", "dismiss", "back", id="help"),
     ]
 
@@ -114,8 +114,9 @@ class HelpScreen(ModalScreen[None]):
             yield Static(make_definition_table("signs", EXPLAINED_SIGNS))
 
     def _keys_of(self, page: PageScreen, *, own: bool) -> Rows:
-        """Yield the keys that the page or its widgets have,
-        or those of the app, each action once.
+        """Yield the keys that the page or its widgets have, or those of the app.
+
+        Each action has one entry.
         """
         keys: dict[str, list[str]] = {}
         descriptions: dict[str, str] = {}

@@ -1,5 +1,6 @@
-"""A hook at one point in full: its last error, what it declares, what it costs,
-and why it runs there.
+"""A hook at one point in full.
+
+It shows its last error, what it declares, what it costs, and why it runs there.
 """
 
 from collections.abc import Sequence
@@ -133,7 +134,7 @@ class HookDetailsScreen(PageScreen):
             format_facts(all_facts(store, binding), text.content_size.width or FACTS_WIDTH)
         )
         parts += histogram_lines(store.state.first.timing(binding.id).totals())
-        # Rich texts fail where NO_COLOR is set.
+        # Textual fails on Rich's texts where NO_COLOR is set.
         text.update(Content.from_rich_text(Text("\n").join(parts)))
         self.query_one(HookTrend).show_binding(
             store, binding, is_log=self.dashboard.choices.log_scale

@@ -1,5 +1,6 @@
-"""The page Media: the names of all images, texts and histograms that hooks have logged,
-and an item of one.
+"""The page Media.
+
+It lists all images, texts and histograms that hooks have logged, and shows an item of one.
 """
 
 from collections.abc import Sequence
@@ -53,8 +54,9 @@ class NameList(OptionList, inherit_bindings=False):
 
 
 class MediaScreen(PageScreen):
-    """The names at the left; at the right the item of the name at the cursor,
-    or several images beside each other.
+    """The names at the left, and at the right the item of the name at the cursor.
+
+    There may be several images beside each other.
     """
 
     page_name: ClassVar[str] = "media"
@@ -234,8 +236,9 @@ class MediaScreen(PageScreen):
     # Actions
 
     def action_move(self, step: int) -> None:
-        """Go to an earlier or later item of the name;
-        from the last one on it follows the newest.
+        """Go to an earlier or later item of the name.
+
+        From the last one on it follows the newest.
         """
         items = self._items()
         if not items:

@@ -1,5 +1,6 @@
-"""The page Metrics: a tree of all metrics, the chart of one to read values off,
-the heat of a group.
+"""The page Metrics: a tree of all metrics, the chart of one, the heat of a group.
+
+Values are read off the chart.
 """
 
 import math
@@ -55,8 +56,9 @@ NO_METRICS = "no scalars yet: run.log(name, value) logs them"
 
 @dataclass(slots=True)
 class MetricChoices:
-    """The choices of the page, of all charts but for those of `log_x` and `without_outliers`, which
-    name metrics.
+    """The choices of the page.
+
+    They are for all charts, but `log_x` and `without_outliers` name metrics.
 
     `smoothing` is the factor of the moving average; `zoom` says how often the axis was halved;
     `cursor` is the iteration that is read off, None for the newest.
@@ -72,8 +74,9 @@ class MetricChoices:
 
 
 class MetricsScreen(PageScreen):
-    """All metrics as a tree, with the chart of the metric at the cursor,
-    or the heat of the group there.
+    """All metrics as a tree, with a chart.
+
+    The chart is of the metric at the cursor, or it is the heat of the group there.
     """
 
     page_name: ClassVar[str] = "metrics"
@@ -232,8 +235,9 @@ class MetricsScreen(PageScreen):
 
     @property
     def active_bindings(self) -> dict[str, ActiveBinding]:
-        """The keys of the page; that of the log scale is not in the footer
-        where the chart can have none.
+        """The keys of the page.
+
+        The key of the log scale is not in the footer where the chart can have none.
         """
         active = super().active_bindings
         if self._offers_log:
@@ -246,9 +250,7 @@ class MetricsScreen(PageScreen):
         return shown
 
     def _update_offers(self) -> None:
-        """Find out whether the metric at the cursor can have a log scale,
-        or has one that can be taken back.
-        """
+        """Find out whether the metric at the cursor can have a log scale, or can lose one."""
         name = self._picked_metric
         is_log = name in self.dashboard.choices.log_metrics
         offers_log = name != "" and (is_log or can_be_log(self._list_lines()))
@@ -331,9 +333,7 @@ class MetricsScreen(PageScreen):
         return make_axis(self._range(), self._progress, self._options())
 
     def _format_reading(self) -> Text:
-        """Return the values at the cursor of the chart, the figures of the metric,
-        and where it is not finite.
-        """
+        """Return the values at the cursor, the metric's figures, and where it is not finite."""
         lines = self._list_lines()
         rows = [text_of(*self._values_at_cursor(lines)), text_of(*self._format_figures(lines))]
         for line in lines:
@@ -355,9 +355,7 @@ class MetricsScreen(PageScreen):
         return parts
 
     def _format_figures(self, lines: list[MetricLine]) -> list[Part]:
-        """Return the least, the greatest and the best value,
-        and how far the newest is from the best.
-        """
+        """Return the least, greatest and best value, and how far the newest is from the best."""
         low = min(line.series.low for line in lines)
         high = max(line.series.high for line in lines)
         if low > high:
@@ -386,8 +384,9 @@ class MetricsScreen(PageScreen):
     # Actions on the chart
 
     def action_read(self, steps: int) -> None:
-        """Move the cursor by hundredths of the chart;
-        beyond the last value it follows the newest again.
+        """Move the cursor by hundredths of the chart.
+
+        Beyond the last value it follows the newest again.
         """
         ends = end_iterations(self._list_lines())
         choices = self._choices
@@ -454,8 +453,9 @@ class MetricsScreen(PageScreen):
         )
 
     def _toggle(self, names: set[str], why_not: str) -> None:
-        """Put the metric at the cursor into a set, or take it out of it;
-        a notice says why that is no metric's.
+        """Put the metric at the cursor into a set, or take it out of it.
+
+        Where no metric is at the cursor, a notice says so.
         """
         name = self._picked_metric
         if not name:
@@ -510,8 +510,9 @@ class MetricsScreen(PageScreen):
     # A rerun
 
     def action_rerun(self) -> None:
-        """Ask whether to do the iteration at the cursor again;
-        who may change nothing gets the command.
+        """Ask whether to do the iteration at the cursor again.
+
+        A viewer who may change nothing gets the command.
         """
         store = self.store
         choices = self._choices
@@ -520,7 +521,7 @@ class MetricsScreen(PageScreen):
             return
         it = choices.cursor
         if it is None:
-            it = store.state.it  # the newest, as it is while the question is asked
+            it = store.state.it  # the newest one at the time of the question
         command = " ".join(make_rerun_command(store.known_as, it))
         if store.readonly:
             self.dashboard.copy(command)
@@ -557,8 +558,9 @@ class MetricsScreen(PageScreen):
 
 
 def value_parts(line: MetricLine, cursor: int | None) -> list[Part]:
-    """Return the newest values of a line up to the cursor: their mean, the extremes,
-    the iteration of the last.
+    """Return the newest values of a line up to the cursor.
+
+    These are their mean, the extremes, and the iteration of the last.
     """
     newest = line.series.at(math.inf if cursor is None else cursor)
     if newest is None:

@@ -216,7 +216,7 @@ class PageScreen(Screen[None]):
         if offers_others:
             self._offers_commands = store.can_act
             self.refresh_bindings()
-        # As when the log has been read for the first time.
+        # The plan is another one once the log has been read for the first time, for example.
         has_other_plan = store.plan is not self._shown_plan
         has_other_condition = store.health.condition != self._shown_condition
         is_old = time.monotonic() - self._shown_at >= self.refresh_seconds

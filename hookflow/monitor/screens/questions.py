@@ -107,8 +107,9 @@ def ask_for_rewind(app: Dashboard) -> None:
 
 
 def list_settable_arguments(app: Dashboard) -> list[str]:
-    """Return the arguments that hooks of the run declare settable,
-    those of the hook at the cursor first.
+    """Return the arguments that hooks of the run declare settable.
+
+    The arguments of the hook at the cursor come first.
     """
     picked = app.find_picked_binding()
     names = [
@@ -122,8 +123,9 @@ def list_settable_arguments(app: Dashboard) -> list[str]:
 
 
 def value_of_setting(store: RunStore, name: str) -> str:
-    """Return the value of an argument of a hook, by both their names: as it was set,
-    or as the pipeline has it.
+    """Return the value of an argument of a hook, by both their names.
+
+    It is as it was set, or as the pipeline has it.
     """
     hook, _, argument = name.rpartition(".")
     change = store.state.find_setting(hook, argument)

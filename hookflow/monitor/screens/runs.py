@@ -1,5 +1,6 @@
-"""The page Runs: the runs of the folder, with a filter, an order,
-and runs that are picked to be compared.
+"""The page Runs.
+
+It lists the runs of the folder, with a filter, an order, and runs that are picked to be compared.
 """
 
 import math
@@ -327,9 +328,7 @@ class RunsScreen(PageScreen):
             self._show_listing()
 
     def _show_detail(self) -> None:
-        """Describe the run at the cursor: what it is,
-        what people have noted about it, and why it ended.
-        """
+        """Describe the run at the cursor: what it is, its notes, and why it ended."""
         detail = self.query_one("#run-detail", Static)
         row = self._row_at_cursor()
         if row is None:
@@ -403,8 +402,9 @@ class RunsScreen(PageScreen):
         self.table.action_cursor_down()
 
     def action_compare_runs(self) -> None:
-        """Compare what is picked; of a single run or none,
-        the run at the cursor with the one that is watched.
+        """Compare what is picked.
+
+        With a single run or none, the run at the cursor is compared with the watched one.
         """
         row = self._row_at_cursor()
         if row is not None:

@@ -1,5 +1,6 @@
-"""Where the training is now: for each rank of this machine its hook,
-and the stack of its training thread.
+"""Where the training is now.
+
+It shows for each rank of this machine its hook, and the stack of its training thread.
 """
 
 from typing import ClassVar

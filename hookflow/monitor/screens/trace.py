@@ -1,5 +1,7 @@
-"""The page Trace: the last traced iterations, each as a waterfall,
-and what phases and hooks took in all of them.
+"""The page Trace.
+
+It has the last traced iterations, each as a waterfall, and what phases and hooks took in all of
+them.
 """
 
 from collections.abc import Sequence
@@ -41,8 +43,9 @@ LARGEST_SHARE = 0.6
 
 
 class TotalsTable(DataTable[Text]):
-    """The times of phases, or hooks, in the iteration that is shown and in the mean of all,
-    the longest first.
+    """The times of phases or hooks, the longest first.
+
+    They are of the iteration that is shown, and of the mean of all.
     """
 
     DEFAULT_CSS = """
@@ -58,7 +61,7 @@ class TotalsTable(DataTable[Text]):
     """
 
     def __init__(self, title: str, name: str, id: str) -> None:  # noqa: A002  # Textual's name
-        # Bars keep their colours.
+        # With the renderable's foreground, bars keep their colours below the cursor.
         super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable")
         self.border_title = title
         self._name_title = name
@@ -215,8 +218,9 @@ class TraceScreen(PageScreen):
             table.show_totals(totals)
 
     def _short_title(self, traced: TracedIteration) -> str:
-        """Return the title for the head of the names, where the waterfall has no border for one;
-        else an empty one.
+        """Return the title for the head of the names, where the waterfall has no border for one.
+
+        It is empty elsewhere.
         """
         if not self.has_class("-low"):
             return ""

@@ -1,5 +1,6 @@
-"""The chart of one metric: its curves over the iterations, with validations,
-checkpoints and troubles as marks.
+"""The chart of one metric.
+
+It has its curves over the iterations, with validations, checkpoints and troubles as marks.
 """
 
 import math
@@ -173,8 +174,9 @@ def _has_holes(curves: Sequence[Curve]) -> bool:
 
 
 def format_newest_value(line: MetricLine) -> str:
-    """Return the newest value of a line, with a sign in front where it
-    is of validations or not finite.
+    """Return the newest value of a line, with a sign.
+
+    The sign is in front where it is of validations or not finite.
     """
     value = number_of_4_digits(line.series.last)
     if not math.isfinite(line.series.last):

@@ -38,10 +38,10 @@ class HeatRow:
 
 
 def find_metric_kind(metric: str) -> str:
-    """Return what a metric measures, whatever the layer: "activation/*/mean" of
-    "activation/head/mean".
+    """Return what a metric measures, whatever the layer.
 
-    In a name of two parts that is the first one: "grad_norm" of "grad_norm/head".
+    It is "activation/*/mean" of "activation/head/mean". In a name of two parts that is the first
+    one: "grad_norm" of "grad_norm/head".
     """
     parts = metric.split("/")
     if len(parts) <= 2:
@@ -127,7 +127,8 @@ class HeatMap(StripView):
         picked: str = "",
         cursor: int | None = None,
     ) -> None:
-        """Draw the metrics of a group, that at the cursor among them;
+        """Draw the metrics of a group, that at the cursor among them.
+
         `cursor` is the iteration that is read off.
         """
         if (group, picked) != (self._group, self._picked):
@@ -142,9 +143,7 @@ class HeatMap(StripView):
         self.redraw()
 
     def draw(self, width: int, height: int) -> Sequence[Strip]:
-        """Return the rows that have room, the metric at the cursor among them,
-        and the ends of the axis.
-        """
+        """Return the rows that have room, with the metric at the cursor, and the axis's ends."""
         if not self._heat_rows:
             return []
         columns = HeatColumns.of(self._heat_rows, width)
@@ -185,9 +184,7 @@ class HeatMap(StripView):
         return entries
 
     def _start(self, entries: Sequence[HeatRow | str], room: int) -> int:
-        """Return the first entry on the screen: as the wheel says,
-        and with the metric at the cursor.
-        """
+        """Return the first entry on the screen: as the wheel says, and with the cursor's metric."""
         last_start = max(len(entries) - room, 0)
         middle = 0
         for place, entry in enumerate(entries):

@@ -17,8 +17,9 @@ NAME_WIDTH = 10
 
 
 def format_facts(facts: Sequence[HookFact], width: int) -> Text:
-    """Return facts behind their names, in lines of `width` cells;
-    a name that is that of the fact above stands once.
+    """Return facts behind their names, in lines of `width` cells.
+
+    A name that is that of the fact above stands once.
     """
     parts: list[Part] = []
     before = ""

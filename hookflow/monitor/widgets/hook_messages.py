@@ -6,8 +6,9 @@ from hookflow.graph.plan import Binding
 
 
 class HookHighlighted(Message):
-    """The user has moved the cursor to a hook; or, where `binding` is None,
-    to a row that is none.
+    """The user has moved the cursor to a hook.
+
+    `binding` is None where the row is no hook.
     """
 
     def __init__(self, binding: Binding | None) -> None:

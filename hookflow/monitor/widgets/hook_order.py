@@ -67,8 +67,9 @@ NOTE_WIDTH = 15
 
 @dataclass(frozen=True, slots=True)
 class OrderRow:
-    """A row of the tree: that of the loop, and how many hooks are folded away in it (0: it is not
-    folded).
+    """A row of the tree: that of the loop, and how many hooks are folded away in it.
+
+    The number is 0 where it is not folded.
 
     `members` are those of a folded `group`.
     """
@@ -89,8 +90,9 @@ class OrderRow:
 
 
 def fold_rows(loop_rows: Sequence[Row], folded: set[str]) -> list[OrderRow]:
-    """Return the rows without those of the rounds and points that are folded,
-    which have one row each.
+    """Return the rows without those of the rounds and points that are folded.
+
+    Each folded one has one row.
     """
     hidden: dict[str, int] = {}  # by the folded round or point: the hooks in it
     for each in loop_rows:
@@ -129,8 +131,9 @@ def mark_groups(shown: Sequence[OrderRow], plan: Plan) -> list[OrderRow]:
 def select_reached_rows(
     loop_rows: Sequence[Row], plan: Plan, unreached: Collection[int]
 ) -> list[Row]:
-    """Return the rows without those of `unreached` bindings,
-    and without the rounds in which nothing is left.
+    """Return the rows without those of `unreached` bindings.
+
+    Rounds in which nothing is left are left out, too.
     """
     kept = []
     for each in loop_rows:
@@ -178,8 +181,9 @@ class OrderLayout:
 
 @dataclass(frozen=True, slots=True)
 class RowFigures:
-    """The cost of a row, the sign of its hook, and what is out of the ordinary about it;
-    "on" for what is no hook.
+    """The cost of a row, the sign of its hook, and what is unusual about it.
+
+    The sign is "on" for what is no hook.
     """
 
     cost: CallCost
@@ -214,8 +218,9 @@ def compute_layout(
     note_width: int,
     has_device: bool,
 ) -> OrderLayout:
-    """Return how wide the parts are: first the names, the mean and the share,
-    then the others by their worth.
+    """Return how wide the parts are.
+
+    The names, the mean and the share come first, then the others by their worth.
     """
     loop = max((cell_len(_loop_label(each, names)) for each in shown), default=MIN_LOOP_WIDTH)
     lanes = max((len(each.loop.lanes) for each in shown), default=0)
@@ -292,8 +297,9 @@ def _format_progress(word: str, count: int, whole: int) -> str:
 
 
 def row_of_run(store: RunStore, shown: Sequence[OrderRow]) -> int | None:
-    """Return the row at which the run is now: the hook that it is in for long, else its round;
-    None after its end.
+    """Return the row at which the run is now.
+
+    It is the hook that it is in for long, else its round, and None after its end.
     """
     state = store.state
     if store.health.over or state.end is not None:
@@ -315,11 +321,10 @@ def row_of_run(store: RunStore, shown: Sequence[OrderRow]) -> int | None:
 
 
 class HookOrderView(ScrollView, can_focus=True):
-    """The loop, a row for each round, phase and hook. The cursor stays on its row; what is folded
-    stays folded.
+    """The loop, a row for each round, phase and hook.
 
-    It posts `HookHighlighted` when the user moves the cursor, and `HookOpened` for enter or a click
-    at the cursor.
+    The cursor stays on its row, and what is folded stays folded. The view posts `HookHighlighted`
+    when the user moves the cursor, and `HookOpened` for enter or a click at the cursor.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -466,8 +471,9 @@ class HookOrderView(ScrollView, can_focus=True):
         self._loop_rows = loop_rows
 
     def _find_cursor(self) -> None:
-        """Keep the cursor on its row, wherever that is now; where it is hidden,
-        go to a hook that is shown.
+        """Keep the cursor on its row, wherever that is now.
+
+        Where it is hidden, the cursor goes to a hook that is shown.
         """
         keys = [each.key for each in self._shown]
         if self._key in keys:
@@ -602,8 +608,9 @@ class HookOrderView(ScrollView, can_focus=True):
 
     @property
     def group_at_cursor(self) -> str:
-        """The group that the hook at the cursor belongs to,
-        or that is folded there; "" for none.
+        """The group that the hook at the cursor belongs to, or that is folded there.
+
+        It is "" for none.
         """
         each = self.row_at_cursor
         if each is None or self._store is None:
@@ -613,9 +620,7 @@ class HookOrderView(ScrollView, can_focus=True):
         return group_of(self._store.plan, each.loop.binding.hook)
 
     def action_toggle_fold(self) -> None:
-        """Fold what the cursor is in, or unfold what is folded at the cursor:
-        a group, a point, a round.
-        """
+        """Fold what the cursor is in, or unfold what is folded there: a group, a point, a round."""
         each = self.row_at_cursor
         if self.group_at_cursor:
             self.post_message(GroupToggled(self.group_at_cursor))
@@ -625,8 +630,9 @@ class HookOrderView(ScrollView, can_focus=True):
             self.action_fold()
 
     def _find_foldable_at_cursor(self) -> str:
-        """Return the innermost round or point around the cursor that is not folded yet;
-        "" where there is none.
+        """Return the innermost round or point around the cursor that is not folded yet.
+
+        It is "" where there is none.
         """
         each = self.row_at_cursor
         if each is None:
@@ -716,9 +722,7 @@ def _row_parts(
 
 
 def _loop_parts(each: OrderRow, names: Mapping[str, str], width: int) -> list[Part]:
-    """Return the name of a round, a phase or a point,
-    behind as many strokes as there are rounds around it.
-    """
+    """Return the name of a round, phase or point, behind a stroke for each round around it."""
     loop = each.loop
     text = fit_name(_loop_label(each, names), width)
     depth = len(loop.within)

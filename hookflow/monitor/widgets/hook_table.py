@@ -44,9 +44,7 @@ from hookflow.pipeline.groups import group_name
 from hookflow.text import cut, fit_name
 
 NAME_WIDTH, POINT_WIDTH, FULL_NAME_WIDTH = 16, 14, 40
-"""Cells of the names of hooks and of points where there is little room,
-and the most that they ever get.
-"""
+"""Cells of the names of hooks and points, with little room and at the most."""
 
 NOTE_WIDTH, TREND_WIDTH, FULL_TREND_WIDTH = 15, 8, 64
 SHARE_WIDTH, BAR_WIDTH, DURATION_WIDTH, RANK_WIDTH = 7, 9, 8, 9
@@ -62,8 +60,9 @@ MIN_RANK_RATIO = 1.1
 """How many times as long as on the others a hook takes on the slowest rank before that is named."""
 
 SWAP_RATIO = 1.2
-"""How many times as much as the row above it a row must cost to take its place:
-else rows would jump about.
+"""How many times as much as the row above it a row must cost to take its place.
+
+With less, rows would jump about.
 """
 
 
@@ -210,10 +209,10 @@ By the share rows sort by the time spent: hooks outside of iterations have no sh
 
 
 def hook_rows(store: RunStore, choices: ViewChoices) -> list[HookRow]:
-    """Return what is to be known of each hook, in the order of the plan; a folded group has one row
-    at a point.
+    """Return what is to be known of each hook, in the order of the plan.
 
-    Points to which the run does not come have no rows, unless empty points are shown.
+    A folded group has one row at a point. Points to which the run does not come have no rows,
+    unless empty points are shown.
     """
     state = store.state
     plan = fold_groups(store.plan, choices.folded_groups)
@@ -259,9 +258,7 @@ def hook_rows(store: RunStore, choices: ViewChoices) -> list[HookRow]:
 
 
 def group_status(store: RunStore, members: Sequence[Binding]) -> tuple[Status, str]:
-    """Return what is to be known first of the hooks of a folded group,
-    and how many they are, in words.
-    """
+    """Return what is most important about a folded group's hooks, and their number, in words."""
     statuses = []
     for member in members:
         cost = compute_binding_cost(
@@ -310,9 +307,7 @@ def hook_note(store: RunStore, binding: Binding, status: Status, cost: CallCost)
 
 
 def describe_dropped_calls(stats: OffloadStats) -> str:
-    """Return the calls of an offloaded hook that were dropped, which are lost,
-    then those that wait.
-    """
+    """Return an offloaded hook's calls that were dropped, which are lost, then those that wait."""
     parts = []
     if stats.dropped:
         parts.append(f"{stats.dropped:,} dropped")
@@ -324,8 +319,9 @@ def describe_dropped_calls(stats: OffloadStats) -> str:
 def choose_columns(
     rows: Sequence[HookRow], width: int, *, has_device: bool, has_ranks: bool
 ) -> list[HookColumn]:
-    """Return the columns that have room, each as wide as it is drawn: those that are worth most get
-    their room first.
+    """Return the columns that have room, each as wide as it is drawn.
+
+    The columns that are worth most get their room first.
 
     `rows` are those of all hooks, so that a filter moves no column. Names are shown in full before
     there are more figures; what is left then goes to the trend.
@@ -371,8 +367,9 @@ def choose_columns(
 
 
 def sort_rows(rows: Sequence[HookRow], column: HookColumn, *, is_reversed: bool) -> list[HookRow]:
-    """Return the rows by a column: names upwards, numbers from the largest down;
-    those without a value last.
+    """Return the rows by a column: names upwards, numbers from the largest down.
+
+    Rows without a value come last.
     """
     known = [row for row in rows if column.value(row) is not None]
     unknown = [row for row in rows if column.value(row) is None]
@@ -381,8 +378,9 @@ def sort_rows(rows: Sequence[HookRow], column: HookColumn, *, is_reversed: bool)
 
 
 def keep_order(rows: Sequence[HookRow], column: HookColumn, order: Sequence[int]) -> list[HookRow]:
-    """Return sorted rows in the `order` of ids that they had,
-    but for those that differ by much from the one above.
+    """Return sorted rows in the `order` of ids that they had.
+
+    Rows that differ by much from the one above move.
     """
     places = {id_: place for place, id_ in enumerate(order)}
     kept = sorted(rows, key=lambda row: places.get(row.binding.id, len(places)))
@@ -474,8 +472,9 @@ class HookTable(DataTable[Text]):
 
     @property
     def group_at_cursor(self) -> str:
-        """The group that the hook at the cursor belongs to,
-        or that is folded there; "" for none.
+        """The group that the hook at the cursor belongs to, or that is folded there.
+
+        It is "" for none.
         """
         row = self._row_at_cursor
         if row is None or self._store is None:
@@ -547,7 +546,7 @@ class HookTable(DataTable[Text]):
         self._fill(rows, columns)
         self.select_binding(self._picked_id)
         if self._picked_id is None and self.hook_at_cursor is not None:
-            # It is there before the user has moved the cursor.
+            # The binding below the cursor counts as picked before the user has moved the cursor.
             self._picked_id = self.hook_at_cursor.id
 
     def _fill(self, rows: list[HookRow], columns: list[HookColumn]) -> None:

@@ -83,8 +83,9 @@ class LogView(ScrollView, can_focus=True):
         self.post_message(self.CursorMoved())
 
     def _find(self, line: LogLine, before: int) -> int:
-        """Return the place of a line that was at place `before`; of one that is gone,
-        of the one nearest to it.
+        """Return the place of a line that was at place `before`.
+
+        For a line that is gone it is that of the nearest one.
         """
         for place, other in enumerate(self.lines):
             if other.key == line.key:
@@ -168,8 +169,9 @@ class LogView(ScrollView, can_focus=True):
         event.stop()
 
     def _scroll_lines(self, step: int) -> None:
-        """Scroll; the cursor stays on a row that is seen,
-        and at the end it goes to the newest line.
+        """Scroll.
+
+        The cursor stays on a row that is seen, and at the end it goes to the newest line.
         """
         self.scroll_to(y=self.scroll_offset.y + step, animate=False, immediate=True)
         first = self.scroll_offset.y

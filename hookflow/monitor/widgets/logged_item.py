@@ -27,8 +27,9 @@ MIN_TILE_CELLS = 24
 
 @dataclass(frozen=True, slots=True)
 class ImageRequest:
-    """The images to be drawn side by side: their iterations and files,
-    and the cells that they have together.
+    """The images to be drawn side by side.
+
+    It has their iterations and files, and the cells that they have together.
     """
 
     its: tuple[int, ...]
@@ -148,8 +149,9 @@ MAX_BAR_CELLS = 6
 
 
 class HistogramView(StripView):
-    """Shows a histogram: a bar for each bin, with the edges of the first and the last,
-    and the one in the middle.
+    """Shows a histogram: a bar for each bin, with three edges.
+
+    They are those of the first and the last bin, and the one in the middle.
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's name
@@ -204,8 +206,9 @@ def joined_bins(counts: Sequence[int], room: int) -> list[int]:
 
 
 def bar_part(eighths: float, rows_below: int) -> str:
-    """Return what a bar of so many eighths of a row shows of itself in a row,
-    so many rows above the lowest.
+    """Return what a bar of so many eighths of a row shows of itself in a row.
+
+    The row is so many rows above the lowest.
     """
     filled = min(round(eighths) - 8 * rows_below, 8)
     if filled <= 0 and eighths > 0 and rows_below == 0:

@@ -1,5 +1,6 @@
-"""The metrics as a tree: what several have in common up to a "/" is a group;
-a row has the figures of its metric.
+"""The metrics as a tree.
+
+Metrics with the same beginning up to a "/" are a group. A row has the figures of its metric.
 """
 
 import math
@@ -70,8 +71,9 @@ NO_ROW = MetricRow("", "", ())
 
 
 def ordered_names(state: RunState, metrics: Mapping[str, object]) -> list[str]:
-    """Return the names in the order of the tree: those of groups last,
-    as they were first logged.
+    """Return the names in the order of the tree.
+
+    The names of groups come last, as they were first logged.
     """
     single = [
         name for name in list_chart_names(state.scalars, state.metrics.by_name) if "/" not in name
@@ -83,8 +85,9 @@ def ordered_names(state: RunState, metrics: Mapping[str, object]) -> list[str]:
 def build_rows(
     metrics: Mapping[str, Sequence[MetricLine]], parent: str = ""
 ) -> tuple[MetricRow, ...]:
-    """Return the rows of metrics whose names begin with `parent`;
-    a group of one metric is that metric.
+    """Return the rows of metrics whose names begin with `parent`.
+
+    A group of one metric is that metric.
     """
     groups: dict[str, dict[str, Sequence[MetricLine]]] = {}
     for name, lines in metrics.items():
@@ -146,8 +149,9 @@ class TreeColumns:
 
     @classmethod
     def of(cls, width: int, longest_name: int) -> "TreeColumns":
-        """Return the columns of rows of `width` cells; the newest value is always there,
-        and names come first.
+        """Return the columns of rows of `width` cells.
+
+        The newest value is always there, and names come first.
         """
         names = min(max(longest_name, MIN_NAME_CELLS), MAX_NAME_CELLS, max(width - FIGURE_CELLS, 4))
         left = width - names - FIGURE_CELLS
@@ -383,8 +387,9 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         return node.data
 
     def go_to(self, row_key: str) -> None:
-        """Move the cursor to a row, and open what it is in;
-        to the first row where it is not there.
+        """Move the cursor to a row, and open what it is in.
+
+        It goes to the first row where the row is not there.
         """
         node = self._find(self.root, row_key)
         if node is None:
@@ -408,8 +413,9 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         return None
 
     def group_of_picked(self) -> MetricRow:
-        """Return the group at the cursor, or the innermost one that has the
-        metric there; none has no name.
+        """Return the group at the cursor, or the innermost one with the metric there.
+
+        No group has no name.
         """
         node = self.cursor_node
         while node is not None:

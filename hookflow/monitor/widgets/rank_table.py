@@ -1,5 +1,6 @@
-"""The processes that train together: where each is, what its iterations go to,
-which one holds up the others.
+"""The processes that train together.
+
+It shows where each is, what its iterations go to, which one holds up the others.
 """
 
 from collections.abc import Sequence
@@ -165,8 +166,9 @@ class RankRows:
         ]
 
     def _bar(self, rank: RankState) -> Text:
-        """Return the phases; of the backward pass the part that waits for the
-        slowest rank has a sign of its own.
+        """Return the phases.
+
+        The part of the backward pass that waits for the slowest rank has a sign of its own.
         """
         booked = rank.minute.by_phase
         whole = sum(booked.values()) or 1
@@ -210,8 +212,9 @@ def _format_place(rank: RankState | None) -> str:
 
 
 def _render_stretches(lengths: Sequence[tuple[str, str, float]], width: int) -> list[Part]:
-    """Return stretches of one bar, each a character, a style and a length;
-    rounding errors do not add up.
+    """Return stretches of one bar, each a character, a style and a length.
+
+    Rounding errors do not add up.
     """
     parts: list[Part] = []
     filled = 0

@@ -23,8 +23,9 @@ MOMENT_SIGNS = {
 
 
 def list_moments(store: RunStore) -> list[Moment]:
-    """Return what the recording has, and the troubles that the monitor has
-    seen in it so far, oldest first.
+    """Return the recording's moments, and the troubles that the monitor has seen so far.
+
+    The oldest come first.
     """
     own = [
         Moment(entry.t, entry.kind) for entry in store.state.journal if entry.own and entry.trouble

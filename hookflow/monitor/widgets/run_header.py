@@ -314,7 +314,7 @@ def render_progress(store: RunStore, width: int) -> Strip:
     hundredths = "" if fraction is None else f" {100 * fraction:3.0f} %"
     end = _render_remarks(store, width)
     width_left = width - count_cells(*end)
-    # Of the width alone: it does not change.
+    # The width of the bar depends on the width alone, so it does not change while the run goes on.
     bar_width = min(max(width // 7, MIN_BAR_WIDTH), MAX_BAR_WIDTH)
     left: list[Part] = [(done, "strong")]
     if fraction is not None:

@@ -1,5 +1,6 @@
-"""The stacks of the training threads on this machine,
-those of the ranks that hold up the others first.
+"""The stacks of the training threads on this machine.
+
+The stacks of ranks that hold up the others come first.
 """
 
 import re
@@ -34,8 +35,9 @@ def format_rank_place(store: RunStore, rank: int) -> str:
 
 
 def frame_text(frame: str) -> Text:
-    """Return a frame of a stack, "function (file:line)"; one of the user's own files has a sign,
-    and is emphasised.
+    """Return a frame of a stack, "function (file:line)".
+
+    One of the user's own files has a sign, and is emphasised.
     """
     match = FRAME_FILE.search(frame)
     if match is None:

@@ -1,5 +1,6 @@
-"""A widget that draws its own rows: for charts, the graph and the header,
-which Textual has no widget for.
+"""A widget that draws its own rows.
+
+It is for charts, the graph and the header, which Textual has no widget for.
 """
 
 from collections.abc import Sequence
@@ -15,8 +16,9 @@ from hookflow.monitor.style import row
 
 
 def make_selectable(widget: Widget, strip: Strip, y: int) -> Strip:
-    """Return row `y` of a widget as one whose text can be selected,
-    with the style of what is selected of it.
+    """Return row `y` of a widget as one whose text can be selected.
+
+    It has the style of what is selected of it.
     """
     selection = widget.text_selection
     span = None
@@ -33,10 +35,10 @@ def make_selectable(widget: Widget, strip: Strip, y: int) -> Strip:
 
 
 class StripView(Widget):
-    """Shows rows as wide as itself, and repaints only those that have changed. Its text can be
-    selected.
+    """Shows rows as wide as itself, and repaints only those that have changed.
 
-    A subclass implements `draw`. `redraw` calls it; a change of size does so, too.
+    Its text can be selected. A subclass implements `draw`. `redraw` calls it; a change of size does
+    so, too.
     """
 
     DEFAULT_CSS = "StripView { width: 1fr; height: 1fr; }"
@@ -66,8 +68,9 @@ class StripView(Widget):
             self.refresh(Region(0, y, width, 1).translate(self.content_offset))
 
     def get_line_filters(self) -> list[LineFilter]:
-        """Return the filters of a row without the one that converts ANSI colours:
-        the themes have none.
+        """Return the filters of a row without the one that converts ANSI colours.
+
+        The themes have none of these colours.
         """
         return [
             each for each in super().get_line_filters() if not isinstance(each, ANSIToTruecolor)

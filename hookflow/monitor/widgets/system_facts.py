@@ -62,9 +62,7 @@ def _render_gauge(name: str, value: float | None) -> list[Part]:
 
 
 def _gpu_figures(gpu: GpuState) -> list[Part]:
-    """Return the memory, the temperature and the power of a GPU,
-    as far as its driver tells them.
-    """
+    """Return the memory, the temperature and the power of a GPU, as far as the driver tells."""
     parts: list[Part] = []
     if gpu.used is not None and gpu.total is not None:
         parts.append(f"  {gpu.used / 2**30:.1f}/{gpu.total / 2**30:.0f} GB")

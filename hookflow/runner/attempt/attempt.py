@@ -61,8 +61,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttemptOrigin:
-    """Where an attempt begins: at a checkpoint, that of a `parent` where the run is a fork;
-    or at the beginning.
+    """Where an attempt begins: at a checkpoint, or at the beginning.
+
+    The checkpoint is that of a `parent` where the run is a fork.
     """
 
     checkpoint: Path | None
@@ -197,10 +198,10 @@ class TrainingAttempt:
     def prepared(
         self, consensus: RankConsensus, build: BuildComponents
     ) -> Iterator["PreparedAttempt"]:
-        """Choose the checkpoint, `build` the components, record the start, and yield the trainer
-        that connects them.
+        """Choose the checkpoint, build and record, and yield the trainer.
 
-        Raises UserError when the hooks are not those of the checkpoint, unless that is allowed.
+        `build` makes the components, the start is recorded, and the trainer connects them. Raises
+        UserError when the hooks are not those of the checkpoint, unless that is allowed.
         """
         self._consensus = consensus
         origin = self._choose_origin()
@@ -233,8 +234,9 @@ class TrainingAttempt:
             yield PreparedAttempt(trainer, origin, parts, begin, is_changed)
 
     def finish_files(self) -> None:
-        """Record code that was imported late, and let go of a parent's checkpoint
-        once the run has one of its own.
+        """Record code that was imported late, and let go of a parent's checkpoint.
+
+        The run must have a checkpoint of its own by then.
         """
         if not self._ranks.first:
             return
@@ -286,10 +288,9 @@ class TrainingAttempt:
         return next(filter(None, self._consensus.all_gather_object(own)), "")
 
     def _report_changes(self, origin: AttemptOrigin) -> bool:
-        """Report what has changed since the checkpoint, and return whether anything has; a fork is
-        a change.
+        """Report what has changed since the checkpoint, and return whether anything has.
 
-        Raises UserError for hooks that may not change.
+        A fork is a change. Raises UserError for hooks that may not change.
         """
         changes: list[RecordedChange] = []
         if origin.parent:
@@ -312,17 +313,16 @@ class TrainingAttempt:
         return bool(changes or origin.parent)
 
     def _code_before(self, origin: AttemptOrigin) -> RecordedCode | None:
-        """Return the code that has led to the checkpoint of an origin;
-        None where it was not recorded.
+        """Return the code that has led to the checkpoint of an origin.
+
+        It is None where it was not recorded.
         """
         if origin.checkpoint is None:
             return None
         return code_before(self._run_dir, origin.manifest["it"])
 
     def _build_components(self, origin: AttemptOrigin, build: BuildComponents) -> RunComponents:
-        """Build the components of the run, and say what the event log
-        lacks of the iterations before.
-        """
+        """Build the components, and say what the event log lacks of the iterations before."""
         parts = build(origin)
         kept = partial(
             _set_up_checkpoints, self._store, self._run_dir, parts.saved_checkpoints, self._say
@@ -365,8 +365,9 @@ class TrainingAttempt:
             self._say(f"{place}{problem.message}{hint}", "warn")
 
     def _begin(self, origin: AttemptOrigin, start_writers: Callable[[], None]) -> None:
-        """Record the attempt, on all ranks or on none:
-        the checkpoint has been read, if there is one.
+        """Record the attempt, on all ranks or on none.
+
+        The checkpoint has been read by then, if there is one.
         """
         self._consensus.any_rank(False)
         self._consensus.together(
@@ -374,7 +375,8 @@ class TrainingAttempt:
         )
         self._recorder.held = False
         start_writers()
-        # in a thread, since a signal may raise in this one: the log says that the attempt began
+        # The log says that the attempt began. A thread writes it, since a signal may raise in this
+        # one.
         thread = Thread(target=partial(self._recorder.flush, frame=False), daemon=True)
         thread.start()
         thread.join()
@@ -398,10 +400,9 @@ def _nothing() -> None:
 def _list_saved(
     store: CheckpointStore, say: Callable[..., None], resume: bool, forked: bool
 ) -> list[Path]:
-    """Clear away what a killed process has left, and return the checkpoints to resume from, the
-    newest first.
+    """Clear away what a killed process has left, and return the checkpoints to resume from.
 
-    Without one, a run that was `forked` starts at its parent's.
+    The newest is the first. Without one, a run that was `forked` starts at its parent's.
     """
     for path in store.clear_leftovers():
         say(f"{short(path)} is left alone: a process that lives is writing it", "warn")
@@ -414,8 +415,9 @@ def _list_saved(
 
 
 def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
-    """Return the recorded pipeline with the places of the user's file,
-    if that is still the same pipeline.
+    """Return the recorded pipeline with the places of the user's file.
+
+    That file must still be the same pipeline.
     """
     facts = run_dir.describe()
     try:

@@ -45,8 +45,9 @@ BUILD_GC_THRESHOLD = 5000
 
 @contextmanager
 def collect_seldom() -> Iterator[Callable[[], None]]:
-    """Let Python collect garbage seldom; once the yielded function is called,
-    among newer objects as usual.
+    """Raise Python's threshold of garbage collection.
+
+    Once the yielded function is called, garbage among newer objects is collected as usual.
     """
     usual = gc.get_threshold()
     gc.set_threshold(BUILD_GC_THRESHOLD, *usual[1:])
@@ -82,14 +83,16 @@ PARENT_CHECK_SECONDS = 0.5
 """Seconds between the checks of the parent."""
 
 STARTUP_GRACE_SECONDS = 10.0
-"""Seconds that a rank has to end before its training has begun:
-it may wait in C++ for ranks that never come.
+"""Seconds that a rank has to end before its training has begun.
+
+It may wait in C++ for ranks that never come.
 """
 
 
 def watch_parent(signals: SignalCollector, launcher: int | None) -> None:
-    """End the run as SIGTERM does once the parent process is gone: the `launcher`,
-    where its pid is known.
+    """End the run as SIGTERM does once the parent process is gone.
+
+    It is the `launcher`, where its pid is known.
     """
     parent = launcher or os.getppid()
 
@@ -162,11 +165,11 @@ def train(
             lost = lost and stop is own
     goes_on = (agent and lost) or bool(restarts_left and stop.exit == 1)
     session.close(stop, lost=lost, goes_on=goes_on)
-    # It is closed, full, without a reader, or None.
+    # Standard output may be closed, full, without a reader, or None.
     with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
     if raised is None:
-        # At anything else its launcher would end ranks that are still at `after_run`.
+        # At another exit code the launcher would end ranks that are still at `after_run`.
         return 0 if agent else stop.exit
     if raises:
         raise raised
@@ -190,7 +193,8 @@ def _execute(
     while True:
         if back_to:
             gc.unfreeze()
-            # A run is a circle of objects: its network would stay beside the new one.
+            # The objects of a run refer to one another: uncollected, its network would stay beside
+            # the new one.
             collect_garbage()
         try:
             stop = make(resume=resume, back_to=back_to).execute(collect)
@@ -209,20 +213,20 @@ EXIT_GRACE_SECONDS = 5.0
 
 @cache
 def prepare_exit() -> None:
-    """Let this process, at its very end, write the files that hooks leave open: after all other
-    exit handlers.
+    """Let this process, at its very end, write the files that hooks leave open.
 
-    To be called before anything of the user's is imported, since the handler that is registered
-    first is called last.
+    It does so after all other exit handlers. To be called before anything of the user's is
+    imported, since the handler that is registered first is called last.
     """
-    # Or the interpreter would search what torch has imported for garbage: 0.6 s.
+    # Unfrozen, all that torch has imported would be searched for garbage at the exit, for 0.6 s.
     atexit.register(gc.freeze)
     atexit.register(close_open_files)
 
 
 def leave(code: int, *, several: bool) -> None:
-    """Ensure that the process ends with `code` once its caller is done; one of `several` ranks ends
-    here and now.
+    """Ensure that the process ends with `code` once its caller is done.
+
+    One of `several` ranks ends here and now.
 
     `prepare_exit` was called at the start of the process: what hooks have left open is written on
     each way out.
@@ -241,16 +245,16 @@ def leave(code: int, *, several: bool) -> None:
 
 
 def _exit_in_time(code: int) -> None:
-    """Start threads that end this process with `code` EXIT_GRACE_SECONDS from now, unless it is
-    ending by itself then.
+    """Start threads that end this process with `code` EXIT_GRACE_SECONDS from now.
 
-    Exit handlers get as many seconds again. Both threads start here: Python 3.12 and newer start
-    none at the exit.
+    They do nothing if the process is ending by itself then. Exit handlers get as many seconds
+    again. Both threads start here: Python 3.12 and newer start none at the exit.
     """
     exiting = threading.Event()
     overdue = threading.Event()
     tidy = threading.Event()
-    # Which comes after the threads, and first of all that is registered.
+    # Python calls this after it has joined threads, and before any handler that was registered
+    # earlier.
     atexit.register(exiting.set)
 
     def tidy_up_if_overdue() -> None:
@@ -277,8 +281,9 @@ def _tidy_up() -> None:
 
 
 def import_trainer() -> "type[TrainingAttempt]":
-    """Import what trains, and forget the sources that torch's import leaves in
-    Python's cache of lines: 3 MB.
+    """Import what trains.
+
+    The sources that torch's import leaves in Python's cache of lines, 3 MB, are forgotten.
     """
     import torch
 
@@ -291,11 +296,10 @@ def import_trainer() -> "type[TrainingAttempt]":
 
 
 def wait_for_run(descriptor: int) -> list[str]:
-    """Import torch, wait for a run, and return the arguments of its training; this is the process
-    of a `Standby`.
+    """Import torch, wait for a run, and return the arguments of its training.
 
-    The process leaves where its parent ends without sending a run. Until then its output is in a
-    temporary file.
+    This is the process of a `StandbyProcess`. The process leaves where its parent ends without
+    sending a run. Until then its output is in a temporary file.
     """
     with suppress(Exception):  # raised again and reported where the training imports it
         import_trainer()
@@ -318,19 +322,18 @@ def wait_for_run(descriptor: int) -> list[str]:
 
 
 def prepare_process() -> None:
-    """Prepare the exit and the streams of a process that trains,
-    before it imports anything of the user's.
-    """
+    """Prepare the exit and streams of a training process, before it imports user code."""
     prepare_exit()
     mask_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What a hook prints is seen at once, and not lost with the process.
+        # The lines that a hook prints are seen at once, and not lost with the process.
         sys.stdout.reconfigure(line_buffering=True)
 
 
 def main() -> None:
-    """`python -m hookflow.runner RUN_DIR …`: what `hookflow run` starts,
-    itself or by an agent that starts ranks.
+    """`python -m hookflow.runner RUN_DIR …`, which `hookflow run` starts.
+
+    It starts the process itself, or by an agent that starts ranks.
     """
     prepare_process()
     standby = re.fullmatch(r"--standby=(\d+)", sys.argv[-1])

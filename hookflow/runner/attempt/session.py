@@ -33,10 +33,10 @@ THREAD_SETTLE_SECONDS = 1.0
 
 
 def find_unfinished_threads(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
-    """Return the threads that the process would wait for, without those of `before`, after
-    THREAD_SETTLE_SECONDS.
+    """Return the threads that the process would wait for, after THREAD_SETTLE_SECONDS.
 
-    Idle threads of an executor (concurrent.futures) are none: the interpreter ends them.
+    The threads of `before` are left out. Idle threads of an executor (concurrent.futures) are none:
+    the interpreter ends them.
     """
 
     def is_busy(thread: threading.Thread) -> bool:
@@ -61,11 +61,11 @@ def find_unfinished_threads(before: Collection[threading.Thread] = ()) -> list[t
 
 
 class RunSession:
-    """One process in a run directory, whose lock it holds: from its signature to the record of how
-    it has ended.
+    """One process in a run directory, whose lock it holds.
 
-    It signs the directory where it `signs`. The recorder is `held` until a resume has read its
-    checkpoint. Raises OSError when the directory cannot be written.
+    It goes from its signature to the record of how it has ended. The session signs the directory
+    where it `signs`. The recorder is `held` until a resume has read its checkpoint. Raises OSError
+    when the directory cannot be written.
     """
 
     def __init__(
@@ -84,13 +84,14 @@ class RunSession:
         self.recorder.start()
 
     def find_stop_reason(self, error: BaseException, *, lost: bool) -> StopReason:
-        """Return how a run ends that raised, and record the failure,
-        unless another rank was `lost`.
+        """Return how a run ends that raised.
+
+        The failure is recorded, unless another rank was `lost`.
         """
         recorder = self.recorder
         signals = self.signals
         if isinstance(error, UserError):
-            # Which hook, if one has raised it.
+            # The notes say which hook has raised the error, if one has.
             notes = (f"    {note}" for note in getattr(error, "__notes__", ()))
             return StopReason("\n".join([str(error), *notes]), "failed", 2, save=False)
         if isinstance(error, KeyboardInterrupt):
@@ -109,7 +110,7 @@ class RunSession:
             )
         if lost:
             return StopReason(describe_peer_loss(error), "failed", 1, save=False)
-        # Raised from None: the same in other words.
+        # An error that was raised `from None` is the reported one in other words.
         first = error.__context__ if error.__suppress_context__ else error
         if recorder.reported is None or not (
             recorder.reported is error or recorder.reported is first
@@ -122,10 +123,10 @@ class RunSession:
 
     @contextmanager
     def record_warnings(self) -> Iterator[None]:
-        """Record the texts of Python's `warnings` and `logging`, each once; they are printed as
-        before.
+        """Record the texts of Python's `warnings` and `logging`, each once.
 
-        A handler of `logging` would turn `logging.basicConfig` of the user's code into a no-op.
+        They are printed as before. A handler of `logging` would turn `logging.basicConfig` of the
+        user's code into a no-op.
         """
         seen: set[str] = set()
         show = warnings.showwarning
@@ -150,7 +151,7 @@ class RunSession:
         def make_and_record(*args: Any, **fields: Any) -> logging.LogRecord:
             made = make(*args, **fields)
             if made.levelno >= logging.WARNING:
-                # Arguments that do not fit the message, which `logging` itself reports.
+                # `logging` itself reports arguments that do not fit the message.
                 with suppress(Exception):
                     raised = []
                     if made.exc_info and made.exc_info[1]:
@@ -164,17 +165,17 @@ class RunSession:
         try:
             yield
         finally:
-            # Else the user's code has put something else there.
+            # Where the user's code has put something else there, that is left.
             if warnings.showwarning is show_and_record:
                 warnings.showwarning = show
             if logging.getLogRecordFactory() is make_and_record:
                 logging.setLogRecordFactory(make)
 
     def close(self, stop: StopReason, *, lost: bool = False, goes_on: bool = False) -> None:
-        """Record how the attempt has ended, unless other ranks or a restart `goes_on`, and close
-        the log.
+        """Record how the attempt has ended, and close the log.
 
-        Threads that the user's code has left running are named first.
+        The end is not recorded where other ranks or a restart `goes_on`. Threads that the user's
+        code has left running are named first.
         """
         for thread in find_unfinished_threads(self._threads):
             text = (
@@ -194,7 +195,7 @@ class RunSession:
         if refused:
             recorder.discard()
         if goes_on:
-            # An error is this rank's word of its failure.
+            # Only an error counts as this rank's report of its failure.
             level: Level = "warn" if lost else "error"
             recorder.say(stop.reason, level)
         elif refused:

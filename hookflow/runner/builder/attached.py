@@ -1,5 +1,6 @@
-"""The components of a run whose loop is the user's: its objects,
-and the hooks and writers of the pipeline.
+"""The components of a run whose loop is the user's.
+
+They are its objects, and the hooks and writers of the pipeline.
 """
 
 from collections.abc import Callable, Mapping

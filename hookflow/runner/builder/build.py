@@ -75,8 +75,9 @@ def build(
     *,
     fresh: bool = True,
 ) -> RunComponents:
-    """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines
-    for people.
+    """Build everything.
+
+    Paths of the pipeline's own files are relative to `base`. `say` takes lines for people.
 
     `splits` names the data that are needed; left out, those of a training. A model that is not
     `fresh` gets no initial weights. Raises UserError with the place in the pipeline when something
@@ -122,7 +123,7 @@ class ComponentBuilder:
             section.device, self.ranks, self.pipeline.distributed.backend, self.places.of
         )
         if device.type == "cuda" and device.index is not None:
-            # What users put on "cuda", and what is pinned, is for the same one.
+            # Tensors that users put on "cuda", and pinned memory, then belong to the same device.
             torch.cuda.set_device(device)
         if section.compile:
             check_compiler(device, self.places.of("run.compile"))
@@ -151,7 +152,7 @@ class ComponentBuilder:
             makers.get(PARALLELIZE_KEY),
             own_steps=steps_itself(task),
         )
-        # FSDP replaces the parameters.
+        # The optimizers are built after this, since FSDP replaces the parameters.
         strategy.parallelize(network, [*models.values()], device, self.places.of)
         for name, model in models.items():
             self._load_weights(name, model)
@@ -181,12 +182,13 @@ class ComponentBuilder:
             weights=self.weights if plan.at("after_load_checkpoint") else {},
             val_every=self.pipeline.val_intervals,
             place=self.places.of,
-            # last: it may take long, and all else can be wrong in no time.
+            # The data come last: they may take long, and mistakes elsewhere are found in no time.
             data=self._data(makers, loaders, context),
         )
         lengths = {split: len(source) for split, source in iter_sources(parts.data)}
         strategy.check_lengths(lengths, self.places.of)
-        # All have built the same; what the training draws differs between shares of a batch.
+        # All ranks have built the same. The random numbers of the training differ between shares of
+        # a batch.
         if data_ranks.rank:
             seed_everything(derive_seed(section.seed, RNGStream.RANK, data_ranks.rank))
         return parts
@@ -274,7 +276,7 @@ class ComponentBuilder:
         make = partial(self._call, makers[key], section.args, key)
         sharded = self.ranks.world > 1 and self.pipeline.distributed.strategy == "fsdp"
         if sharded and self.ranks.rank:
-            # Which one process does without.
+            # The import is here because a run of one process does not need it.
             from hookflow.runner.distributed.fsdp import without_weights
 
             make = partial(without_weights, make, self.say)
@@ -299,7 +301,8 @@ class ComponentBuilder:
         weights = section.begins_with
         declared = [spec.capabilities for spec in self.specs.values()]
         saved = [each.saved_checkpoints for each in declared if each.saved_checkpoints is not None]
-        # Its checkpoints lack them.
+        # A checkpoint hook may leave frozen weights out of its checkpoints, so they are loaded
+        # again.
         frozen_again = any(each.leaves_frozen_out(section.frozen) for each in saved)
         if weights is not None and (self.fresh or frozen_again):
             from hookflow.runner.builder.initial_weights import load_weights  # which few runs need
@@ -386,11 +389,10 @@ class ComponentBuilder:
         return picked
 
     def _find_export_problems(self, plan: Plan) -> Iterator[Problem]:
-        """Yield a problem for each export of weights that no checkpoint has, or of a checkpoint
-        that no hook saves.
+        """Yield a problem for each export that has no weights or no checkpoint.
 
-        A hook may add weights unnamed, and one that is not built in may save any checkpoint, unless
-        it declares them.
+        No checkpoint has its weights, or no hook saves its checkpoint. A hook may add weights
+        unnamed, and one that is not built in may save any checkpoint, unless it declares them.
         """
         exports: dict[str, ExportedWeights] = {}
         saved = ["last"]
@@ -409,9 +411,7 @@ class ComponentBuilder:
     def _find_exports_not_saved(
         self, exports: Mapping[str, ExportedWeights], saved: Sequence[str]
     ) -> Iterator[Problem]:
-        """Yield each export, by its hook, of a checkpoint that is
-        not among those that are `saved`.
-        """
+        """Yield each export, by its hook, of a checkpoint that is not among the `saved` ones."""
         for name, exported in exports.items():
             wanted = exported.checkpoint
             if wanted not in saved:
@@ -422,9 +422,7 @@ class ComponentBuilder:
     def _find_exports_without_weights(
         self, exports: Mapping[str, ExportedWeights], plan: Plan
     ) -> Iterator[Problem]:
-        """Yield each export, by its hook, of weights that no model has
-        and no hook adds to a checkpoint.
-        """
+        """Yield each export, by its hook, of weights that no model has and no hook adds."""
         adding = plan.at("before_save_checkpoint")
         named = {slot.removeprefix("checkpoint.") for binding in adding for slot in binding.writes}
         if "checkpoint" in named or any(
@@ -445,10 +443,10 @@ class ComponentBuilder:
     def _find_place_in_hook(
         self, key: Literal["modules", "parameters"], binding: Binding, entry: str
     ) -> Where:
-        """Return where an entry of a key is written: beside its point, for the whole hook, or in
-        the hook's class.
+        """Return where an entry of a key is written.
 
-        Without an entry it is the place of the hook.
+        It is beside its point, for the whole hook, or in the hook's class. Without an entry it is
+        the place of the hook.
         """
         hook = self.pipeline.hooks[binding.hook]
         place = f"hooks.{binding.hook}"
@@ -563,8 +561,9 @@ class ComponentBuilder:
             raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.use"))) from None
 
     def _call(self, make: Maker, args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
-        """Call `make`; a value that it refuses is the user's mistake,
-        with its place in the pipeline.
+        """Call `make`.
+
+        A value that it refuses is the user's mistake, with its place in the pipeline.
         """
         try:
             if isinstance(args, Mapping):
@@ -583,10 +582,9 @@ def _select_taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_sync_batch_norm(model: nn.Module, device: torch.device, where: Where) -> nn.Module:
-    """Return a model with `SyncBatchNorm` in place of its batch norms, whose parameters, buffers
-    and names stay.
+    """Return a model with `SyncBatchNorm` in place of its batch norms.
 
-    Raises UserError where the device cannot compute it.
+    Their parameters, buffers and names stay. Raises UserError where the device cannot compute it.
     """
     if device.type == "cpu":
         raise UserError(
@@ -629,13 +627,15 @@ def choose_strategy(
 
 
 COMPILER_TOOLS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
-"""The build tools of PyTorch's compilers, on CUDA and elsewhere: language,
-variable that names one, usual names.
+"""The build tools of PyTorch's compilers, on CUDA and elsewhere.
+
+Each has a language, the variable that names one, and usual names.
 """
 
 
 def check_compiler(device: torch.device, where: Where) -> None:
-    """Raise UserError when nothing here could compile for the device;
+    """Raise UserError when nothing here could compile for the device.
+
     `where` is the place of the request.
     """
     without = "take run.compile out"

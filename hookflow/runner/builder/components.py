@@ -111,8 +111,9 @@ class RunComponents:
     section: RunSection
     ranks: RankLayout
     data_ranks: RankLayout
-    """This process among those that share a batch: all of them,
-    unless several compute a share together.
+    """This process among those that share a batch.
+
+    These are all of them, unless several compute a share together.
     """
     strategy: ParallelStrategy
     device: torch.device
@@ -129,14 +130,16 @@ class RunComponents:
     capabilities: Mapping[str, HookCapabilities]
     """The capabilities of each hook."""
     writers: Mapping[str, Callable[[Mapping[str, Any]], Writer]]
-    """The factory of each writer, called with the offered values;
-    none on any rank but the first.
+    """The factory of each writer, called with the offered values.
+
+    There are none on any rank but the first.
     """
     picked: Picked
     """The modules at which hooks inside the network fire."""
     weights: dict[str, dict[str, Any]]
-    """The weights that models began with, by the model's name,
-    where hooks are bound at `after_load_checkpoint`.
+    """The weights that models began with, by the model's name.
+
+    They are kept where hooks are bound at `after_load_checkpoint`.
     """
     val_every: Mapping[str, Interval]
     """How often to validate on each set of validation data, by its name in `data`."""
@@ -180,9 +183,7 @@ class RunComponents:
 
     @property
     def leaves_frozen_out(self) -> bool:
-        """Whether checkpoints leave out the parameters of models
-        that the pipeline declares frozen.
-        """
+        """Whether checkpoints leave out the parameters of models that are declared frozen."""
         is_sharded = self.strategy.host_mesh is not None
         return not is_sharded and any(
             each.leaves_frozen_out(declared=True) for each in self.saved_checkpoints
@@ -199,8 +200,9 @@ class RunComponents:
 
     @property
     def effective_batch(self) -> str:
-        """The examples of an optimizer step in words; empty for one batch of one process,
-        and where unknown.
+        """The examples of an optimizer step in words.
+
+        It is empty for one batch of one process, and where they are unknown.
         """
         if "train" in self.data:
             info = self.data["train"].info
@@ -237,8 +239,9 @@ class RunComponents:
 
     @property
     def examples_by_epoch(self) -> ByEpoch:
-        """The examples of an optimizer step in each epoch, of all ranks;
-        0 where batches are of unknown sizes.
+        """The examples of an optimizer step in each epoch, of all ranks.
+
+        The number is 0 where batches are of unknown sizes.
         """
         accumulate = self.section.accumulate
         train = self.data["train"]
@@ -249,8 +252,9 @@ class RunComponents:
 
     @property
     def epoch_lengths(self) -> EpochLengths:
-        """The iterations of each epoch, of which the last one may have
-        fewer batches than `accumulate`.
+        """The iterations of each epoch.
+
+        The last one may have fewer batches than `accumulate`.
         """
         return EpochLengths.of(self.batches_by_epoch, self.section.accumulate)
 

@@ -1,5 +1,6 @@
-"""Initial weights: a `state_dict` file matched to the names of the model,
-and checked before it is copied.
+"""Initial weights.
+
+A `state_dict` file is matched to the names of the model, and checked before it is copied.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from hookflow.runner.builder.components import find_makers
 from hookflow.runner.distributed.parallel import load_model
 
 ENTRIES = ("state_dict", "model_state_dict", "model")
-"""Names of the checkpoint entry that holds the `state_dict` of the model,
-in training scripts and Lightning.
+"""Names of the checkpoint entry that holds the `state_dict` of the model.
+
+Training scripts and Lightning use them.
 """
 
 WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
@@ -44,8 +46,9 @@ MAX_REPORTED_NAMES = 3
 
 
 class WeightMisfits(NamedTuple):
-    """The misfits of weights and a model, by their names; of other shapes,
-    those of the weights and of the model.
+    """The misfits of weights and a model, by their names.
+
+    Entries of other shapes come with the shapes in the weights and in the model.
     """
 
     reshaped: dict[str, tuple[Any, Any]]
@@ -71,8 +74,9 @@ class WeightMisfits(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """Where the weights of a model are: `path` is a file,
-    or the name of the entry of a sharded checkpoint.
+    """Where the weights of a model are.
+
+    `path` is a file, or the name of the entry of a sharded checkpoint.
     """
 
     path: Path
@@ -98,9 +102,7 @@ class WeightsMatch:
     """The weights that do not fit."""
 
     def summary(self, source: WeightsFile, model: Collection[str]) -> str:
-        """Return one line: what was loaded, what was left,
-        and what the model has that was not loaded.
-        """
+        """Return one line: what was loaded, what was left, and what the model has besides."""
         parts = [f"{len(self.loaded)} weights loaded from {source.shown}"]
         if self.prefixes:
             parts.append(f"without the prefix {''.join(self.prefixes)}")
@@ -126,8 +128,9 @@ def load_weights(
     say: Callable[..., None],
     recorded: WeightsSource | None = None,
 ) -> dict[str, Any]:
-    """Load the weights of a file (relative to `base`), or those of `name` in a checkpoint, into the
-    model.
+    """Load weights into the model.
+
+    They are those of a file (relative to `base`), or those of `name` in a checkpoint.
 
     `recorded` are those of another run, as the start of the run has found them. Returns them by the
     model's names, without excluded ones. `place` is the place of a key of the section; `say` gets a
@@ -333,8 +336,9 @@ def _state_dict(path: Path, where: Where) -> dict[str, Any]:
 
 
 def _entry_with_weights(content: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Return the entry of a checkpoint that is named like weights;
-    the checkpoint itself where there is none.
+    """Return the entry of a checkpoint that is named like weights.
+
+    It is the checkpoint itself where there is none.
     """
     for name in ENTRIES:
         entry = content.get(name)
@@ -367,8 +371,9 @@ def _rename_weights(
 def _strip_wrappers(
     weights: dict[str, Any], wanted: Collection[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the weights without the prefixes of wrappers, as far as more names fit then,
-    and these prefixes.
+    """Return the weights without the prefixes of wrappers, and these prefixes.
+
+    A prefix is stripped as far as more names fit then.
     """
     best = weights
     best_prefixes = list[str]()
@@ -410,7 +415,7 @@ def compare_weights(wanted: Mapping[str, Any], weights: Mapping[str, Any]) -> We
     """Return how weights fit those that a model wants, by their names and shapes."""
     reshaped = {}
     for name, tensor in wanted.items():
-        # Else it is the extra state of a module.
+        # A value that is no tensor is the extra state of a module.
         if name in weights and isinstance(tensor, torch.Tensor):
             theirs = tuple(getattr(weights[name], "shape", ()))
             ours = tuple(tensor.shape)

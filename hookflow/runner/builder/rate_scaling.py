@@ -1,5 +1,6 @@
-"""Learning rates that follow the examples of an optimizer step,
-where these change from one epoch to the next.
+"""Learning rates that follow the examples of an optimizer step.
+
+These examples may change from one epoch to the next.
 """
 
 from collections.abc import Callable, Mapping

@@ -27,8 +27,9 @@ Once the run ends, they are those of all.
 
 
 class CheckpointCopies:
-    """Copies of a run's checkpoints. A copy that fails is tried again, and a warning in the log
-    names it.
+    """Copies of a run's checkpoints.
+
+    A copy that fails is tried again, and a warning in the log names it.
 
     `templates` are places with the names of the checkpoints that go there, and `values` what stands
     in them. A newer checkpoint replaces one that waits for the same place.
@@ -69,8 +70,9 @@ class CheckpointCopies:
                 self._add(place, path)
 
     def make_up(self, checkpoints: Iterable[Path], weights: Mapping[str, Path]) -> None:
-        """Let those of a resumed run be copied again, in case a killed process has not come to an
-        end with them.
+        """Let the checkpoints of a resumed run be copied again.
+
+        A killed process may not have finished their copies.
 
         `checkpoints` are those that stand, the newest last. Each is copied by the names that it was
         saved by, unless a newer one goes to the same place. `weights` are those of weights alone by
@@ -149,7 +151,7 @@ class CheckpointCopies:
             try:
                 put(held, place, self._values.get("id", ""))
                 return
-            # Of whatever serves the URL: a cancelled task of asyncio is no Exception.
+            # Any library may serve the URL, and asyncio's CancelledError is no Exception.
             except BaseException as error:
                 trouble = f"{what} could not be copied to {place}: {type(error).__name__}: {error}"
             if place in self._waiting:  # a newer one
@@ -163,8 +165,9 @@ class CheckpointCopies:
 
 
 def put(folder: Path, place: str, mark: str) -> None:
-    """Let a folder or a URL hold a copy of the checkpoint in `folder`, and nothing else,
-    as `Destination.put`.
+    """Let a folder or a URL hold a copy of a checkpoint, and nothing else.
+
+    This is what `Destination.put` does with the one in `folder`.
     """
     make_destination(place, mark).put(folder)
 

@@ -57,8 +57,9 @@ def make_destination(place: str, mark: str) -> CopyDestination:
 
 
 class LocalFolder:
-    """A folder of this machine: the new copy is written beside it and
-    exchanged with the old one by a rename.
+    """A folder of this machine.
+
+    The new copy is written beside it, and replaces the old one by a rename.
     """
 
     def __init__(self, path: Path, mark: str) -> None:
@@ -77,9 +78,7 @@ class LocalFolder:
         self._remove_leftovers()
 
     def _recover(self) -> None:
-        """Give the place the copy that a killed process has left beside it,
-        between its two renames.
-        """
+        """Restore the copy that a killed process has left beside the place, between its renames."""
         if self._path.exists():
             return
         for beside in (self._new, self._old):
@@ -222,8 +221,9 @@ def _sort_manifest_last(names: Collection[str]) -> list[str]:
 
 
 def _check_replaceable(place: str, present: Collection[str], new: Collection[str]) -> None:
-    """Raise OSError where a place holds files that no copy of a checkpoint has:
-    a copy would remove them.
+    """Raise OSError where a place holds files that no copy of a checkpoint has.
+
+    A copy would remove them.
     """
     if MANIFEST_FILE in present:
         return

@@ -1,5 +1,6 @@
-"""The checkpoint that a fork begins with: the fork holds it,
-though the parent may remove its own meanwhile.
+"""The checkpoint that a fork begins with.
+
+The fork holds it, though the parent may remove its own meanwhile.
 """
 
 import os
@@ -10,10 +11,10 @@ from hookflow.events.rundir import Parent, RunDir
 
 
 def link_parent_checkpoint(run_dir: RunDir, parent: Parent) -> None:
-    """Take the checkpoint of the parent into a fork, by hard links where the file system allows
-    that.
+    """Take the parent's checkpoint into a fork.
 
-    Raises OSError where the parent has removed it.
+    Hard links are used where the file system allows that. Raises OSError where the parent has
+    removed it.
     """
     try:
         shutil.copytree(
@@ -24,8 +25,9 @@ def link_parent_checkpoint(run_dir: RunDir, parent: Parent) -> None:
 
 
 def find_parent_checkpoint(run_dir: RunDir, parent: Parent) -> Path:
-    """Return the checkpoint that a fork begins with: the one that it holds,
-    or that of its parent.
+    """Return the checkpoint that a fork begins with.
+
+    It is the one that the fork holds, or that of its parent.
     """
     held = run_dir.fork_start / parent.checkpoint
     if held.exists():

@@ -29,20 +29,24 @@ MANIFEST_FILE = "manifest.json"
 TRAINING_FILE = "training.pt"
 EXCEPTION, NONFINITE, WEIGHTS = "exception-", "nonfinite-", "weights-"
 NON_RESUMABLE_PREFIXES = (EXCEPTION, NONFINITE, WEIGHTS)
-"""Begin the names of checkpoints that no run resumes from: saved after an error, with weights that
-are not finite, and without the state of the optimizers.
+"""The beginnings of names of checkpoints that no run resumes from.
+
+They were saved after an error, with weights that are not finite, or without the state of the
+optimizers.
 """
 _CHECKPOINT_NAME_PATTERN = re.compile(
     rf"(?:{'|'.join(NON_RESUMABLE_PREFIXES)})?it(\d+)(?:\.(\d+))?"
 )
 SEAL_KEY = "sealed"
-"""The last key of a manifest: the checksum of its text,
-where this key itself is `UNSEALED_CHECKSUM`.
+"""The last key of a manifest: the checksum of its text.
+
+In that text this key itself is `UNSEALED_CHECKSUM`.
 """
 UNSEALED_CHECKSUM = "0" * 64
 LONGEST_NAME = 240
-"""Bytes of a file's name; the system takes 255,
-and a link is made under a longer one before it gets its own.
+"""Bytes of a file's name.
+
+The system takes 255, and a link is made under a longer name before it gets its own.
 """
 
 
@@ -74,18 +78,19 @@ class DamagedError(Exception):
 
 
 def directory_name(it: int, prefix: str = "") -> str:
-    """Return the name of a checkpoint's directory by its iteration,
-    with one of NON_RESUMABLE_PREFIXES or none.
+    """Return the name of a checkpoint's directory by its iteration.
+
+    It may have one of NON_RESUMABLE_PREFIXES.
     """
     return f"{prefix}it{it:08d}"
 
 
 def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
-    """Return the directories of all checkpoints below `folder`, the one that is furthest in the run
-    first.
+    """Return the directories of all checkpoints below `folder`.
 
-    They are those that a run can resume from; with one of `NON_RESUMABLE_PREFIXES`, those of that
-    kind. Raises OSError where the folder exists and cannot be read.
+    The one that is furthest in the run is the first. The checkpoints are those that a run can
+    resume from; with one of `NON_RESUMABLE_PREFIXES`, those of that kind. Raises OSError where the
+    folder exists and cannot be read.
     """
     try:
         paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]
@@ -105,8 +110,9 @@ def list_apart(folder: Path) -> list[Path]:
 
 
 def list_unfinished(folder: Path) -> list[Path]:
-    """Return the directories that are being written or removed,
-    or that a killed process has left so.
+    """Return the directories that are being written or removed.
+
+    A killed process may have left some.
     """
     return [
         path for prefix in ("", *NON_RESUMABLE_PREFIXES) for path in folder.glob(f".{prefix}it*")
@@ -122,9 +128,7 @@ def parse_iteration(path: Path) -> int:
 
 
 def is_weights_only(path: Path) -> bool:
-    """Say whether a checkpoint lacks the state of the optimizers,
-    so that no run resumes from it.
-    """
+    """Say whether a checkpoint lacks the optimizers' state, so that no run resumes from it."""
     return path.name.startswith(WEIGHTS)
 
 
@@ -222,8 +226,9 @@ def _validator() -> SchemaValidator:
 
 
 def find_damage(path: Path, *, thorough: bool = True) -> str:
-    """Return the damage of a checkpoint, empty without one; if not `thorough`,
-    only sizes are compared.
+    """Return the damage of a checkpoint, which is empty without one.
+
+    If not `thorough`, only sizes are compared.
     """
     try:
         files = read_manifest(path)["files"]
@@ -255,8 +260,7 @@ def find_file_damage(path: Path, entry: File, *, thorough: bool) -> str:
 def find_newest_good(
     paths: Iterable[Path], check: Callable[[Path], str] = find_damage
 ) -> tuple[Path | None, list[str]]:
-    """Return the first of these checkpoints that is whole, and a line on each damaged one that was
-    passed over.
+    """Return the first whole one of these checkpoints, and a line on each damaged one before it.
 
     `check` returns the damage of one. Returns None when there are no checkpoints. Raises UserError
     when none is whole.
@@ -276,7 +280,8 @@ def find_newest_good(
 
 
 def is_valid_alias(name: str) -> bool:
-    """Return whether a checkpoint can have a name: a file can,
-    and it is not that of a checkpoint directory.
+    """Return whether a checkpoint can have a name.
+
+    A file must be able to, and it must not be that of a checkpoint directory.
     """
     return _is_plain(name) and not _CHECKPOINT_NAME_PATTERN.fullmatch(name)

@@ -1,4 +1,5 @@
-"""The keys of its pipeline that a resumed run may change;
+"""The keys of its pipeline that a resumed run may change.
+
 `docs/how-to/checkpoints.md` has the same table.
 """
 
@@ -28,8 +29,9 @@ class ChangeRule(Enum):
 
 
 class Rule(NamedTuple):
-    """Keys that are treated alike, in a list with commas (`*` is one part of a key,
-    `**` all that follows), and why.
+    """Keys that are treated alike, in a list with commas, and why.
+
+    `*` is one part of a key, and `**` is all that follows.
     """
 
     keys: str
@@ -110,8 +112,9 @@ The triggers of single points (`hooks.*.points`) are those of a hook.
 
 
 class RecordedChange(NamedTuple):
-    """A change since a run was recorded: its key (empty where that is gone),
-    whether it may be, and its text.
+    """A change since a run was recorded.
+
+    It has its key (empty where that is gone), whether it is allowed, and its text.
     """
 
     key: str
@@ -176,9 +179,7 @@ PLACE_OF_BINDING = attrgetter(
 
 
 def _is_trigger_change(key: str, then: Plan, now: Plan) -> bool:
-    """Return whether a key of the points of a hook has changed,
-    and the hook fires at the same places.
-    """
+    """Return whether a key of a hook's points has changed and the hook fires at the same places."""
     match = re.match(r"hooks\.([^.]+)\.points\b", key)
     if match is None:
         return False
@@ -234,7 +235,8 @@ def read_recorded(folder: Path) -> tuple[Loaded, Plan]:
 def changed_hooks(
     changes: Iterable[RecordedChange], since: str, places: SourceMap | None = None
 ) -> list[Problem]:
-    """Return a problem for each change that takes `--allow-changed-hooks`;
+    """Return a problem for each change that takes `--allow-changed-hooks`.
+
     `since` names what it is compared with.
     """
     problems = []

@@ -1,5 +1,6 @@
-"""The values of a state: nested ones by PyTorch's trees, those that could not be loaded again, and
-sharded tensors.
+"""The values of a state.
+
+There are nested ones by PyTorch's trees, those that could not be loaded again, and sharded tensors.
 
 Each rank writes its own shards, by torch.distributed.checkpoint, and reads its own. The other files
 of the checkpoint have tensors without contents in place of them, on the meta device.
@@ -63,10 +64,10 @@ def clone_leaf(value: Any) -> Any:
 
 
 def iter_leaves(state: Any) -> Iterator[tuple[Place, Any]]:
-    """Yield every value in a state that is no dict, list or tuple, or is an empty one, each with
-    its place.
+    """Yield every value in a state with its place.
 
-    Keys of dicts that are no plain values come, too.
+    A value is no dict, list or tuple, or it is an empty one. Keys of dicts that are no plain values
+    come, too.
     """
     leaves_with_paths, _ = tree_flatten_with_path(
         state, is_leaf=lambda value: type(value) not in CONTAINER_TYPES or not value
@@ -81,8 +82,9 @@ def iter_leaves(state: Any) -> Iterator[tuple[Place, Any]]:
 
 
 def find_unreadable(state: Any) -> str:
-    """Return the place and type of the first value that cannot be loaded
-    without running code; "" without one.
+    """Return the place and type of the first value that cannot be loaded without running code.
+
+    The text is "" without one.
     """
     for place, value in iter_leaves(state):
         if type(value) not in (*PLAIN_TYPES, *CONTAINER_TYPES) and not _loads(value):
@@ -97,12 +99,13 @@ def find_unreadable(state: Any) -> str:
 
 @contextmanager
 def name_unreadable(state: Any) -> Iterator[None]:
-    """Where copying or writing `state` fails, raise TypeError with the first
-    value that cannot be loaded again.
+    """Where copying or writing `state` fails, raise TypeError that names the culprit.
+
+    It is the first value that cannot be loaded again.
     """
     try:
         yield
-    # As pickle refuses locks, lambdas and local classes.
+    # Pickle raises these errors for locks, lambdas and local classes.
     except (TypeError, AttributeError, PickleError):
         wrong = find_unreadable(state)
         if wrong:
@@ -140,10 +143,10 @@ def without_contents(state: Any) -> Any:
 
 
 def sharded_as(tensor: torch.Tensor, shard: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
-    """Return a tensor that is sharded over the mesh as another one is, of which this process has
-    `shard`.
+    """Return a tensor that is sharded over the mesh as another one is.
 
-    The other one may be sharded over some dimensions of the mesh alone.
+    This process has `shard` of it. The other one may be sharded over some dimensions of the mesh
+    alone.
     """
     from torch.distributed.tensor import DTensor
 
@@ -161,8 +164,9 @@ def write_shards(
     group: dist.ProcessGroup,
     digesting: Callable[[Any], Any],
 ) -> dict[str, File]:
-    """Write this rank's shards of a state, and return its files; all ranks of the group must call
-    it.
+    """Write this rank's shards of a state, and return its files.
+
+    All ranks of the group must call it.
 
     Entries for models and optimizers are written with all that they hold, so that PyTorch's tools
     can convert them. `digesting` makes of a file one that knows the checksum of what is written.
@@ -185,7 +189,7 @@ def write_shards(
                 files[Path(path).name.removesuffix(".tmp")] = stream.facts()  # it will be renamed
 
         def mkdir(self, path: str | os.PathLike[str]) -> None:
-            # And no run directory, which may have been deleted.
+            # The run directory is not made: it may have been deleted on purpose.
             for folder in (Path(path).parent, Path(path)):
                 folder.mkdir(exist_ok=True)
 
@@ -210,11 +214,10 @@ def write_shards(
 def with_contents(
     state: dict[str, Any], folder: Path, device: torch.device, mesh: DeviceMesh | None
 ) -> dict[str, Any]:
-    """Return a state with the contents of its sharded tensors: sharded again over the mesh, or full
-    without one.
+    """Return a state with the contents of its sharded tensors.
 
-    Full tensors of models are on `device`. Raises UserError when the shards in the folder cannot be
-    read.
+    They are sharded again over the mesh, or full without one. Full tensors of models are on
+    `device`. Raises UserError when the shards in the folder cannot be read.
     """
     names = {
         id(leaf): _name(place[2:] if place[0] == "ranks" else place)  # shards are no rank's own

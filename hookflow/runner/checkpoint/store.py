@@ -1,10 +1,10 @@
 """The checkpoint store: a directory for each checkpoint, written atomically.
-docs/how-to/checkpoints.md describes it.
 
-A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one
-is on the disk. Names that begin with a dot are not whole; the next process clears them away.
-Reading never executes code. A checkpoint with a type that was not saved before is loaded before it
-counts: a state that cannot be resumed is refused when it is saved.
+docs/how-to/checkpoints.md describes it. A checkpoint is written aside, flushed to disk and renamed;
+an old one goes only after the new one is on the disk. Names that begin with a dot are not whole;
+the next process clears them away. Reading never executes code. A checkpoint with a type that was
+not saved before is loaded before it counts: a state that cannot be resumed is refused when it is
+saved.
 """
 
 from __future__ import annotations
@@ -98,12 +98,11 @@ class CheckpointStore:
         self._abandoned = threading.Event()
 
     def keep_in(self, out_dir: Path, below: Path) -> None:
-        """Keep the checkpoints in `out_dir / below`; the run's folder becomes a link to it, and it
-        has one to the run.
+        """Keep the checkpoints in `out_dir / below`.
 
-        A link to checkpoints below another folder of `out_dir` stays: the run was moved since.
-        Raises UserError where the run has checkpoints in another place, or another run has its own
-        there.
+        The run's folder becomes a link to it, and it has one to the run. A link to checkpoints
+        below another folder of `out_dir` stays: the run was moved since. Raises UserError where the
+        run has checkpoints in another place, or another run has its own there.
         """
         elsewhere = out_dir.absolute() / below
         there = self.folder.readlink() if self.folder.is_symlink() else None
@@ -145,8 +144,9 @@ class CheckpointStore:
             fsync(self.folder.parent)
 
     def clear_leftovers(self) -> list[Path]:
-        """Remove what a killed process has left half written or half removed;
-        return what a living one writes.
+        """Remove what a killed process has left half written or half removed.
+
+        Returns what a living one writes.
         """
         result = list_unfinished(self.folder)
         living = [path for path in result if _is_being_written(path)]
@@ -163,8 +163,9 @@ class CheckpointStore:
         moved: Mapping[str, int] = EMPTY_MAPPING,
         shards: Shards | None = None,
     ) -> SavedCheckpoint:
-        """Write a checkpoint with these `names`; `facts["it"]` names its directory, which the
-        `shards` become part of.
+        """Write a checkpoint with these `names`.
+
+        `facts["it"]` names its directory, which the `shards` become part of.
 
         `moved` gives names to existing checkpoints, by their iteration. Entries of `state` called
         "model…" become files of their own. Names of `weights_alone` go to a checkpoint beside it,
@@ -192,8 +193,9 @@ class CheckpointStore:
         return saved
 
     def make_up_copies(self) -> None:
-        """Let the checkpoints that stand be copied,
-        as far as their copies are missing: a run is resumed.
+        """Let existing checkpoints be copied, as far as their copies are missing.
+
+        This is for a run that is resumed.
         """
         if self.copies:
             whole = [path for path in reversed(self.all()) if not find_damage(path, thorough=False)]
@@ -224,7 +226,7 @@ class CheckpointStore:
             name: of.get((alone, it)) or of.get((not alone, it))
             for name, (alone, it) in wanted.items()
         }
-        # A resumed run may save the best another way.
+        # A resumed run may save the best in another way, so a name may have no checkpoint.
         return {name: path for name, path in standing.items() if path}
 
     def save_apart(
@@ -234,8 +236,9 @@ class CheckpointStore:
         prefix: str,
         shards: Shards | None = None,
     ) -> SavedCheckpoint:
-        """Write a state that no run resumes from, under a name with a prefix;
-        it replaces an older one.
+        """Write a state that no run resumes from, under a name with a prefix.
+
+        It replaces an older one.
         """
         older = list_checkpoints(self.folder, prefix)
         saved = self._write(self._free(directory_name(facts["it"], prefix)), state, facts, shards)
@@ -284,8 +287,7 @@ class CheckpointStore:
         return read_links(self.folder)
 
     def rewind(self, path: Path, *, forget: bool = False) -> None:
-        """Let every name refer to the checkpoint that it referred to when that at `path` had been
-        saved.
+        """Let every name refer to its checkpoint of the time when that at `path` was saved.
 
         With `forget` the later ones are removed: a resume would take the newest of them.
         """
@@ -297,7 +299,7 @@ class CheckpointStore:
         }
         for name in now.keys() - then.keys():
             (self.folder / name).unlink()
-        # a manifest may say anything, also the name of a folder
+        # A manifest may hold any name, also that of a folder.
         free = {name for name in then if name in now or not (self.folder / name).exists()}
         self._link({name: then[name] for name in free if now.get(name) != self.folder / then[name]})
         every = self.all()
@@ -308,10 +310,9 @@ class CheckpointStore:
             self._remove_unnamed()
 
     def prune(self, keep: int, trail: int = 0) -> None:
-        """Remove all but the latest, the `keep` newest that are whole, those with a name, and a
-        trail of so many bytes.
+        """Remove all but the latest, the `keep` newest whole ones, named ones, and a trail.
 
-        The trail is what `choose_retained` leaves of the others.
+        The trail has so many bytes. The trail is what `choose_retained` leaves of the others.
         """
         every = self.all()
 
@@ -335,9 +336,7 @@ class CheckpointStore:
                 remove_checkpoint(path)
 
     def find_staging_path(self, it: int) -> Path:
-        """Return the directory in which ranks write the shards of
-        a checkpoint until it is whole.
-        """
+        """Return the directory in which ranks write a checkpoint's shards until it is whole."""
         return self.folder / f".{directory_name(it)}.{os.getpid()}"
 
     def write_shards(
@@ -359,8 +358,9 @@ class CheckpointStore:
         facts: Mapping[str, Any],
         shards: Shards | None = None,
     ) -> SavedCheckpoint:
-        """Write all files aside, beside the shards, and rename their directory to `final`,
-        which the caller flushes.
+        """Write all files aside, beside the shards, and rename their directory to `final`.
+
+        The caller flushes that.
         """
         apart = [
             key
@@ -399,7 +399,8 @@ class CheckpointStore:
                 written[MANIFEST_FILE] = self._write_file(
                     aside / MANIFEST_FILE, make_sealed_text(manifest).encode(), opened
                 )
-                # now, and not each as it is written: the first brings most of it along.
+                # Files are flushed together, since flushing the first writes most of the others,
+                # too.
                 for file in written.values():
                     os.fsync(file.file.fileno())
             fsync(aside)
@@ -410,11 +411,10 @@ class CheckpointStore:
         return SavedCheckpoint(final, sum(entry["bytes"] for entry in files.values()))
 
     def _check_loads(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """Load the written files as a resume does, if the state has types that were not loaded
-        before.
+        """Load the written files as a resume does, if the state has new types.
 
-        Containers of other types are loaded each time. Raises TypeError where a file cannot be
-        loaded.
+        These are types that were not loaded before. Containers of other types are loaded each time.
+        Raises TypeError where a file cannot be loaded.
         """
         kinds = {type(leaf) for _, leaf in iter_leaves(dict(state))}
         if kinds <= self._loaded:
@@ -427,13 +427,14 @@ class CheckpointStore:
         self._loaded |= kinds & {*PLAIN_TYPES, *CONTAINER_TYPES, torch.Tensor, torch.nn.Parameter}
 
     def _write_file(self, path: Path, content: Any, opened: ExitStack) -> _ChecksumWriter:
-        """Write bytes as they are, anything else by `torch.save`;
-        the file is closed with `opened`.
+        """Write bytes as they are, anything else by `torch.save`.
+
+        The file is closed with `opened`.
         """
         result = _ChecksumWriter(
             opened.enter_context(path.open("wb", buffering=0)), self._abandoned
         )
-        # Once it is closed, the buffer of an abandoned write is dropped.
+        # Closing the writer drops the buffer of an abandoned write.
         opened.enter_context(result)
         file = io.BufferedWriter(result, CHUNK_BYTES)
         if isinstance(content, bytes):
@@ -459,8 +460,9 @@ class CheckpointStore:
 
 
 def without_optimizers(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state without what only further steps need: the optimizers',
-    and gradients that no step has used.
+    """Return a state without what only further steps need.
+
+    That is the optimizers' state, and gradients that no step has used.
     """
     kept = {
         key: value
@@ -473,11 +475,10 @@ def without_optimizers(state: Mapping[str, Any]) -> dict[str, Any]:
 def choose_retained(
     every: Sequence[Path], spared: Collection[Path | None], budget: int
 ) -> set[Path]:
-    """Return which checkpoints stay in so many bytes, beside those spared; of `every` the newest is
-    the first.
+    """Return which checkpoints stay in so many bytes, beside those spared.
 
-    The next to go is the one that leaves the smallest gap for its age. So gaps grow with the age,
-    in powers of two.
+    Of `every` the newest is the first. The next to go is the one that leaves the smallest gap for
+    its age. So gaps grow with the age, in powers of two.
     """
     its = {path: parse_iteration(path) for path in every}
     trail = {
@@ -494,7 +495,7 @@ def choose_retained(
             newer = its[standing[k - 1]]
         else:
             newer = now
-        # A rerun may start at the beginning.
+        # Before the oldest checkpoint comes the beginning, where a rerun may start.
         older = its[standing[k + 1]] if k + 1 < len(standing) else 0
         return (newer - older) / max(now - older, 1)
 
@@ -525,10 +526,10 @@ def _fill_state(
 
 
 def _read_verified(path: Path, rank: int = 0, world: int = 1) -> dict[str, Any]:
-    """Return what is in the files of `torch.save`, of which each byte is read once; verify this
-    rank's share of others.
+    """Return what is in the files of `torch.save`, reading each byte once.
 
-    Raises DamagedError where it is damaged, or of another format.
+    This rank's share of other files is verified. Raises DamagedError where it is damaged, or of
+    another format.
     """
     state: dict[str, Any] = {}
     for k, (name, entry) in enumerate(read_manifest(path)["files"].items()):
@@ -562,8 +563,9 @@ def _content(path: Path, entry: File) -> Any:
 
 
 class _ChecksumReader(io.FileIO):
-    """A file that `torch.load` reads, nearly in the order of its bytes:
-    each goes into the checksum as it is read.
+    """A file that `torch.load` reads nearly in the order of its bytes.
+
+    Each byte goes into the checksum as it is read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -597,8 +599,9 @@ CHUNK_BYTES = 1 << 20
 """Bytes that are written, or read for a checksum, at once."""
 
 MAX_GAP_BYTES = 1 << 12
-"""Bytes between two tensors at most; what is read further on before the
-rest is the directory at the end.
+"""The most bytes between two tensors.
+
+Reads further on before the rest are of the directory at the end.
 """
 
 
@@ -630,15 +633,16 @@ class _ChecksumWriter(io.RawIOBase):
 
 
 def _is_being_written(path: Path) -> bool:
-    """Return whether the process lives that writes a checkpoint aside;
-    its pid is the end of the name.
+    """Return whether the process lives that writes a checkpoint aside.
+
+    Its pid is the end of the name.
     """
     pid = path.name.rpartition(".")[2]
     try:
         began = None
         if pid != str(os.getpid()):
             began = read_start_time(int(pid))
-        # A younger process has been given the pid again.
+        # A process that began after the file was written has been given the pid anew.
         return began is not None and began <= path.stat().st_mtime
     except (OSError, ValueError):  # it is gone; it is no pid
         return False

@@ -1,5 +1,4 @@
-"""Batches: what sources share of a run, their transfer to the device, their sets, and the number of
-their examples.
+"""Batches: what sources share of a run, their transfer to the device, their sets and sizes.
 
 The number comes from the task, the source or the batch itself, and is never guessed. A batch of
 lists has no size that could be read off it: eight images of 3×H×W are not three examples.
@@ -26,14 +25,16 @@ from hookflow.hooks.tensors import Weight
 from hookflow.runner.device.cuda import record_stream
 
 Sizes = tuple[Callable[[int], int] | None, Callable[[int], int] | None]
-"""From a batch's index in the epoch to its examples, of this rank and of all ranks together;
-None where unknown.
+"""From a batch's index in the epoch to its examples, of this rank and of all together.
+
+A function is None where unknown.
 """
 
 
 @dataclass(frozen=True)
 class DataContext:
-    """The settings of a run that its data of all splits share;
+    """The settings of a run that its data of all splits share.
+
     `say` takes lines for people, and their level.
     """
 
@@ -65,11 +66,10 @@ class DataContext:
 
 
 class OwnStates:
-    """The states that the user's parts of a source keep: its dataset, samplers, `collate`,
-    `augment`.
+    """The states that the user's parts of a source keep.
 
-    A resume in mid-epoch draws the order of the epoch again, with the states that the epoch began
-    with.
+    These parts are its dataset, samplers, `collate`, `augment`. A resume in mid-epoch draws the
+    order of the epoch again, with the states that the epoch began with.
     """
 
     def __init__(self, **parts: Any) -> None:
@@ -118,8 +118,9 @@ def has_own_state(part: Any) -> bool:
 
 
 def list_own_parts(source: Any) -> list[Any]:
-    """Return what of a source the user has made: the source itself,
-    or the parts that its batches come from.
+    """Return what of a source the user has made.
+
+    It is the source itself, or the parts that its batches come from.
     """
     if hasattr(source, "own_states"):
         return [*source.own_states.parts.values()]
@@ -151,8 +152,9 @@ class SizedSource:
 
 
 def batch_size_in(source: Any, epoch: int) -> int:
-    """Return the examples of a batch of an epoch on all ranks;
-    0 where that is not known, or varies in it.
+    """Return the examples of a batch of an epoch on all ranks.
+
+    It is 0 where that is not known, or varies in it.
     """
     by_epoch: Callable[[int], int] | None = getattr(source, "batch_size_in", None)
     if by_epoch is not None:
@@ -162,8 +164,9 @@ def batch_size_in(source: Any, epoch: int) -> int:
 
 
 class OverLoader(SizedSource):
-    """A source out of a `loader` of batches, whose dataset and sampler are its own;
-    None where it has none.
+    """A source out of a `loader` of batches, whose dataset and sampler are its own.
+
+    They are None where it has none.
     """
 
     loader: Any
@@ -178,11 +181,10 @@ class OverLoader(SizedSource):
 
 
 class SizeAttribute:
-    """An attribute of a source that says how large its batches are: it is set once, when the source
-    is made.
+    """An attribute of a source that says how large its batches are.
 
-    The loop takes it at the start, so a value that a hook assigns later would change nothing.
-    Raises UserError then.
+    It is set once, when the source is made. The loop takes it at the start, so a value that a hook
+    assigns later would change nothing. Raises UserError then.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -252,8 +254,9 @@ def iter_tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def compute_fingerprint(batch: Any) -> int | None:
-    """Return a checksum of the tensors of a batch; None where it has none,
-    or they tell nothing, as zeros do.
+    """Return a checksum of the tensors of a batch.
+
+    It is None where there are no tensors, or they tell nothing, as zeros do.
     """
     result = 0
     varies = False
@@ -289,8 +292,9 @@ def call_before_each(batches: Iterator[Any], call: Callable[[], object]) -> Iter
 
 
 def _is_movable(part: Any) -> bool:
-    """Return whether an object has `to`, as a `PackedSequence` or a graph of PyG;
-    mappings become dicts instead.
+    """Return whether an object has `to`, as a `PackedSequence` or a graph of PyG.
+
+    Mappings become dicts instead.
     """
     return callable(getattr(part, "to", None)) and not isinstance(part, Tensor | dict | UserDict)
 
@@ -301,17 +305,18 @@ def _has_objects(batch: Any) -> bool:
 
 @cache
 def _stream_for_copies(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream on which batches are copied: one for all epochs,
-    since each keeps the memory it has used.
+    """Return the stream on which batches are copied.
+
+    It is one for all epochs, since each keeps the memory it has used.
     """
     return torch.cuda.Stream(device)
 
 
 def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
-    """Yield the batches on the device. On CUDA each is copied on a stream of its own, beside the
-    step before.
+    """Yield the batches on the device.
 
-    A batch of objects is copied on the stream of the step: nothing says which memory they hold.
+    On CUDA each is copied on a stream of its own, beside the step before. A batch of objects is
+    copied on the stream of the step: nothing says which memory they hold.
     """
     if context.device.type != "cuda":
         yield from map(context.to_device, batches)
@@ -327,7 +332,8 @@ def prefetch(batches: Iterable[Any], context: DataContext) -> Iterator[Any]:
         for tensor in iter_tensors(moved):
             current = torch.cuda.current_stream(tensor.device)
             current.wait_event(copied)  # the CPU does not wait
-            # So that its memory is not reused before this stream is done with it.
+            # The tensor is recorded, so that its memory is not reused before this stream is done
+            # with it.
             record_stream(tensor, current)
         yield moved  # before the next one is fetched, which may take long
 
@@ -343,16 +349,15 @@ def split_of(name: str) -> Literal["val", "test"]:
 
 
 def sets_of(name: str, data: Iterable[str]) -> tuple[str, ...]:
-    """Return the sources of a split, or the one of that name:
-    those of "val" may be "val.clean" and "val.ood".
+    """Return the sources of a split, or the one of that name.
+
+    The sources of "val" may be "val.clean" and "val.ood".
     """
     return tuple(source for source in data if name in (source, split_of(source)))
 
 
 def in_set(name: str, metric: str) -> str:
-    """Return what a metric of a set is called among those of all sets:
-    "ood/accuracy" of "val.ood".
-    """
+    """Return the name of a set's metric among those of all sets: "ood/accuracy" of "val.ood"."""
     _, _, own = name.partition(".")
     if own:
         return f"{own}/{metric}"
@@ -365,14 +370,16 @@ BATCH_SIZE_HINT = (
 )
 
 Size = Callable[[int, Any], int | None]
-"""From a batch's index in the epoch, and the batch, to its number of examples;
-None where unknown.
+"""From a batch's index in the epoch, and the batch, to its number of examples.
+
+It is None where unknown.
 """
 
 
 class BatchSizes:
-    """The sizes of the batches of one split. The source of these numbers is chosen here, before the
-    first iteration.
+    """The sizes of the batches of one split.
+
+    The source of these numbers is chosen here, before the first iteration.
 
     In this order: the task, by a method `batch_size(batch)`; the source, by the methods
     `batch_size(index)` for this rank and `global_batch_size(index)` for all of them; the batch
@@ -419,7 +426,7 @@ class BatchSizes:
             )
             self.local = _of_batch(split, must, say)
         self.total = self.local
-        # What a task counts need not be what the source counts.
+        # A task may count something else than the source, so the two are not mixed.
         if world > 1 and everywhere and not by_task:
             self.total = lambda index, batch: everywhere(index)
         elif world > 1:
@@ -448,9 +455,7 @@ class BatchSizes:
         return sum(self._gather(self.local(index, batch) or 0))
 
     def read_replaced_size(self, batch: Any, before: int) -> int:
-        """Return the size of a batch that a hook has put in the
-        place of one of `before` examples.
-        """
+        """Return the size of a batch that a hook has put in the place of one of `before`."""
         size = self._of_batch(batch)
         if size is None:
             return before
@@ -514,11 +519,11 @@ def _of_batch(split: str, must: str, say: Callable[..., None]) -> Size:
 
 
 def weight_of_batch(task: Any) -> Callable[[Any], Weight] | None:
-    """Return what tells the weight of a batch: the task's `batch_weight(batch)`; None where the
-    task has none.
+    """Return what tells the weight of a batch: the task's `batch_weight(batch)`.
 
-    A weight is a number, 0 or more. One that is computed on another device than the CPU stays there
-    as a tensor. Raises UserError when the method cannot be called as it will be.
+    It is None where the task has none. A weight is a number, 0 or more. One that is computed on
+    another device than the CPU stays there as a tensor. Raises UserError when the method cannot be
+    called as it will be.
     """
     method = _checked_method(task, "batch_weight", "batch")
     if method is None:
@@ -545,11 +550,11 @@ def weight_of_batch(task: Any) -> Callable[[Any], Weight] | None:
 
 
 def tokens_of_batch(task: Any) -> Callable[[Any], int] | None:
-    """Return what tells the tokens of a batch: the task's `batch_tokens(batch)`; None where the
-    task has none.
+    """Return what tells the tokens of a batch: the task's `batch_tokens(batch)`.
 
-    The number is an integer of the host: a tensor of a device would have to be waited for. Raises
-    UserError when the method cannot be called as it will be, and when it returns something else.
+    It is None where the task has none. The number is an integer of the host: a tensor of a device
+    would have to be waited for. Raises UserError when the method cannot be called as it will be,
+    and when it returns something else.
     """
     method = _checked_method(task, "batch_tokens", "batch")
     if method is None:
@@ -584,8 +589,9 @@ def _checked_method(owner: Any, name: str, takes: str) -> Callable[[Any], Any] |
 
 
 def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:
-    """Return a method as one that returns an int, if there is such a method:
-    a number of that name is none.
+    """Return a method as one that returns an int, if there is such a method.
+
+    A number of that name is no method.
     """
     method = _checked_method(owner, name, takes)
     if method is None:
@@ -594,8 +600,9 @@ def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:
         return lambda provided: as_int(method(provided))  # it cannot be replaced
 
     def size(provided: Any) -> int:
-        """Call the method that the user's object has now:
-        another one may have been assigned, or no method.
+        """Call the method that the user's object has now.
+
+        It may have been assigned since, or be gone.
         """
         current = getattr(owner, name)
         if not callable(current):

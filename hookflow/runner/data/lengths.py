@@ -45,8 +45,9 @@ def is_mixed(source: Any) -> bool:
 
 
 def iter_sources(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the sources by name; in the place of several training sets each of them,
-    as "train.photos".
+    """Yield the sources by name.
+
+    In the place of several training sets it is each of them, as "train.photos".
     """
     for split, source in data.items():
         whole = _without_limit(source)
@@ -90,7 +91,8 @@ def changed_lengths(
         then = DataLength(**fields)
         now = _length_of(source)
         if then.examples and now.examples:
-            # whole batches for each rank may leave out some examples, and others with other ranks
+            # Some examples are left out of whole batches for each rank, and another number of ranks
+            # leaves out others.
             depends_on_ranks = world != world_then and not source.info["batch_size"]
             is_changed = then.examples != now.examples and not depends_on_ranks
         else:

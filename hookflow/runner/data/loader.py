@@ -47,10 +47,10 @@ from hookflow.runner.device.random_state import (
 )
 
 Key = tuple[Sequence[int], list[int]]
-"""Key of a batch: the seeds of the generators, none where it draws nothing; and the indices of its
-examples.
+"""Key of a batch: the seeds of the generators, and the indices of its examples.
 
-A worker gets it by a queue, where a tensor would open shared memory.
+There are no seeds where it draws nothing. A worker gets it by a queue, where a tensor would open
+shared memory.
 """
 
 
@@ -95,15 +95,11 @@ class _ByIndex(SizedSource):
         }
 
     def indices(self, epoch: int) -> list[Tensor]:
-        """Return the indices in the dataset of the examples of each
-        batch on this rank: int64 (batch,).
-        """
+        """Return the indices in the dataset of a rank's examples of each batch: int64 (batch,)."""
         return [*self._sampler.batches(epoch)]
 
     def batch_of(self, indices: list[int]) -> Any:
-        """Return a batch of these examples on the device,
-        augmented as the first one of an epoch.
-        """
+        """Return a batch of these examples on the device, augmented as an epoch's first one."""
         return self._parts.augment_batch(
             self._parts.context.to_device(self._collate_indices(indices)), 0, 0
         )
@@ -115,12 +111,11 @@ class _ByIndex(SizedSource):
 
 
 class Loader(_ByIndex):
-    """A source out of a map-style dataset: each batch is a pure function of the run's seed, the
-    epoch and its index.
+    """A source out of a map-style dataset.
 
-    That holds for the random numbers of the dataset, too: the fetching process seeds the generators
-    of Python, NumPy and torch for it alone. So neither the number of workers nor a resume changes a
-    bit.
+    Each batch is a pure function of the run's seed, the epoch and its index. That holds for the
+    random numbers of the dataset, too: the fetching process seeds the generators of Python, NumPy
+    and torch for it alone. So neither the number of workers nor a resume changes a bit.
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
@@ -133,7 +128,7 @@ class Loader(_ByIndex):
         self.loader: DataLoader[Any] | None = None
         if parts.worker_init_fn is None:
             warn_of_copies(data, workers, parts.context.say)
-        # without workers and pinned memory PyTorch's loader takes 17 µs a batch for a call
+        # Without workers and pinned memory, PyTorch's loader only takes 17 µs a batch for a call.
         if workers or parts.context.device.type == "cuda":
             options = loader_options(fetches, type(data).__name__, parts)
             with no_loader_warnings():
@@ -165,7 +160,8 @@ class Loader(_ByIndex):
     def close(self) -> None:
         if self.loader is not None and self.workers and self._batches is not None:
             end_workers(self._batches, self.info["name"], self._parts.context.say)
-            # Its pipes close at once, not at a garbage collection.
+            # Without references, the pipes of the iterator close at once, not at a garbage
+            # collection.
             self._batches = self.loader._iterator = None
 
 
@@ -291,8 +287,9 @@ def fetch_examples(data: Any, indices: list[int]) -> list[Any]:
 
 
 def may_draw(data: Any) -> bool:
-    """Say whether a dataset may draw random numbers: PyTorch's own of tensors,
-    and a subset of one, draw none.
+    """Say whether a dataset may draw random numbers.
+
+    PyTorch's own of tensors, and a subset of one, draw none.
     """
     if type(data) is Subset:
         return may_draw(data.dataset)
@@ -312,12 +309,11 @@ def fetch_forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 
 class OnDevice(_ByIndex):
-    """A source out of a map-style dataset that is collated once, as one batch of all its examples,
-    and kept.
+    """A source out of a map-style dataset that is kept as one batch of all its examples.
 
-    Random draws of the dataset are made once; what should differ from epoch to epoch belongs in
-    `augment`. Raises UserError where what `collate` makes is not tensors with a row for each
-    example.
+    It is collated once. Random draws of the dataset are made once; what should differ from epoch to
+    epoch belongs in `augment`. Raises UserError where what `collate` makes is not tensors with a
+    row for each example.
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:

@@ -1,5 +1,6 @@
-"""The resolved settings of a loader: sampler, batch sampler, collate function,
-workers, generators.
+"""The resolved settings of a loader.
+
+These are sampler, batch sampler, collate function, workers, generators.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -40,8 +41,9 @@ SAMPLER_KEYS = ("sampler", "batch_sampler")
 
 @dataclass(frozen=True)
 class LoaderParts:
-    """How batches of a split are made; `place` gives the place of a key
-    of the section in the pipeline.
+    """How batches of a split are made.
+
+    `place` gives the place of a key of the section in the pipeline.
     """
 
     section: LoaderSection
@@ -111,16 +113,18 @@ class LoaderParts:
         return sampler
 
     def augmented(self, batches: Iterable[Any], epoch: int, start: int) -> Iterable[Any]:
-        """Return the batches, the first of them at index `start` of the epoch,
-        changed by `augment` on the device.
+        """Return the batches, changed by `augment` on the device.
+
+        The first of them is at index `start` of the epoch.
         """
         if self.augment is None:
             return batches
         return (self.augment_batch(b, epoch, k) for k, b in enumerate(batches, start))
 
     def augment_batch(self, batch: Any, epoch: int, index: int) -> Any:
-        """Return a batch changed by `augment`, if there is one,
-        with a generator that is seeded for it.
+        """Return a batch changed by `augment`, if there is one.
+
+        Its generator is seeded for the batch.
         """
         if self.augment is None:
             return batch
@@ -193,8 +197,9 @@ def _made(
     place: Callable[[str], Where],
     seed: int,
 ) -> Callable[..., Any]:
-    """Return what the loader will call: a function with the file's arguments in it,
-    or an object made with them.
+    """Return what the loader will call.
+
+    It is a function with the file's arguments in it, or an object made with them.
     """
     where = place(f"{name}.use")
     called_with = CALLED_WITH[name]
@@ -235,8 +240,9 @@ def _made(
 
 
 class BatchSharding:
-    """The batches of an epoch of `examples`, each sharded across the ranks; the base of sources
-    that make batches.
+    """The batches of an epoch of `examples`, each sharded across the ranks.
+
+    It is the base of sources that make batches.
 
     `batch_size` counts the examples of all `world` ranks together. Each example is taken once, and
     the shards of a batch differ by one example at most. A last batch that is too small for every
@@ -285,8 +291,9 @@ class BatchSharding:
         return self._last
 
     def shard(self, indices: Tensor, index: int) -> Tensor:
-        """Return this rank's part of the batch at `index`: of the `indices` of the epoch,
-        one for each example.
+        """Return this rank's part of the batch at `index`.
+
+        It is of the `indices` of the epoch, one for each example.
         """
         begin = index * self._full
         return indices[begin + self.rank : begin + self.global_batch_size(index) : self.world]
@@ -303,8 +310,9 @@ class BatchSharding:
 
 
 class BatchSampler(BatchSharding):
-    """The order of the examples in each epoch, the same on every rank, and the batches that it is
-    cut into.
+    """The order of the examples in each epoch, and the batches that it is cut into.
+
+    They are the same on every rank.
 
     `batches` of them make an epoch, or all if left out: a shuffled epoch takes others each time.
     The order is that of the user's sampler where indices are `drawn` from one. Raises UserError
@@ -364,9 +372,7 @@ class BatchSampler(BatchSharding):
     def batches(
         self, epoch: int, start: int = 0, device: torch.device | None = None
     ) -> Iterator[Tensor]:
-        """Return the indices of this rank's examples in each batch of the epoch,
-        from batch `start` on.
-        """
+        """Return the indices of this rank's examples in each batch from batch `start` on."""
         order = self.indices(epoch).to(device)
         return (self.shard(order, index) for index in range(start, len(self)))
 
@@ -413,15 +419,11 @@ class ChangingBatchSampler(BatchSampler):
         self._current = self._sharding_of(epoch)
 
     def batch_size(self, index: int) -> int:
-        """Return how many examples this rank has in the batch at
-        `index` of the epoch that has begun.
-        """
+        """Return how many examples this rank has in the batch at `index` of the current epoch."""
         return self._current.batch_size(index)
 
     def global_batch_size(self, index: int) -> int:
-        """Return how many examples all ranks together have in the batch at
-        `index` of the epoch that has begun.
-        """
+        """Return how many examples all ranks have in the batch at `index` of the current epoch."""
         return self._current.global_batch_size(index)
 
     def batches(
@@ -445,12 +447,11 @@ class ChangingBatchSampler(BatchSampler):
 
 
 class DrawnSampler:
-    """The items that the user's sampler yields in an epoch; it is run through at the start of each
-    one.
+    """The items that the user's sampler yields in an epoch.
 
-    The global generators are seeded for the epoch meanwhile, so that its order can be reproduced
-    though the sampler has no state. `set_epoch(epoch)` of the sampler, and of one within it, is
-    called if it is there.
+    It is run through at the start of each one. The global generators are seeded for the epoch
+    meanwhile, so that its order can be reproduced though the sampler has no state.
+    `set_epoch(epoch)` of the sampler, and of one within it, is called if it is there.
     """
 
     def __init__(
@@ -506,14 +507,13 @@ Shares = list[list[int]]
 
 
 class GivenBatches:
-    """The batches of the user's batch sampler, of any sizes. It has the methods of a
-    `BatchSampler`.
+    """The batches of the user's batch sampler, of any sizes.
 
-    A batch of the run is a whole one for each rank. Where too few are left for that, the examples
-    of each are sharded across some of the ranks. Raises UserError when that cannot be, when the
-    sampler gives something else than lists of indices, or another number of them in a later epoch;
-    where `batches` make an epoch, there may be more. Epoch 1 is gone through before training, if
-    the epochs of the data are `several`.
+    It has the methods of a `BatchSampler`. A batch of the run is a whole one for each rank. Where
+    too few are left for that, the examples of each are sharded across some of the ranks. Raises
+    UserError when that cannot be, when the sampler gives something else than lists of indices, or
+    another number of them in a later epoch; where `batches` make an epoch, there may be more. Epoch
+    1 is gone through before training, if the epochs of the data are `several`.
     """
 
     def __init__(
@@ -560,9 +560,7 @@ class GivenBatches:
     def batches(
         self, epoch: int, start: int = 0, device: torch.device | None = None
     ) -> Iterator[Tensor]:
-        """Return the indices of this rank's examples in each batch of the epoch,
-        from batch `start` on.
-        """
+        """Return the indices of this rank's examples in each batch from batch `start` on."""
         mine = [shares[self.rank] for shares in self._shares(epoch)]
         flat = torch.tensor([*chain(*mine)], dtype=torch.int64, device=device)
         return iter(flat.split([*map(len, mine)])[start:])

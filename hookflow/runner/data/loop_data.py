@@ -1,5 +1,6 @@
-"""The data of a loop of the user's own: how many iterations there are,
-and nothing that yields a batch.
+"""The data of a user's own loop.
+
+It says how many iterations there are, and yields no batch.
 """
 
 from collections.abc import Iterator

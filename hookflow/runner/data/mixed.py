@@ -1,5 +1,6 @@
-"""Several training sets as one source: the order in which their batches come,
-and where each set is.
+"""Several training sets as one source.
+
+It says in which order their batches come, and where each set is.
 """
 
 from abc import ABC, abstractmethod
@@ -46,8 +47,9 @@ class MixOrder(ABC):
 
 
 class TurnOrder(MixOrder):
-    """Takes as many batches of a set as its share, then of the next set;
-    each epoch begins with the first set.
+    """Takes as many batches of a set as its share, then of the next set.
+
+    Each epoch begins with the first set.
     """
 
     def __init__(self, shares: Mapping[str, int]) -> None:
@@ -74,8 +76,9 @@ class TurnOrder(MixOrder):
 
 
 class RandomOrder(MixOrder):
-    """Draws the set of each step, with the shares as weights;
-    each epoch is drawn from a seed of its own.
+    """Draws the set of each step, with the shares as weights.
+
+    Each epoch is drawn from a seed of its own.
     """
 
     def __init__(self, shares: Mapping[str, int], seed: int) -> None:
@@ -126,16 +129,18 @@ def mix_order(name: MixOrderName, shares: Mapping[str, int], seed: int) -> MixOr
 
 
 def context_of_set(context: DataContext, name: str) -> DataContext:
-    """Return the settings of one set of a mix: its own seed,
-    so that two sets do not draw the same numbers.
+    """Return the settings of one set of a mix.
+
+    It has its own seed, so that two sets do not draw the same numbers.
     """
     seed = derive_seed(context.seed, RNGStream.MIX, crc32(name.encode())) % MAX_SET_SEED
     return replace(context, seed=seed)
 
 
 class SetReader:
-    """Reads the batches of one set by their numbers,
-    which count on from one epoch of the set to the next.
+    """Reads the batches of one set by their numbers.
+
+    These count on from one epoch of the set to the next.
     """
 
     def __init__(self, name: str, source: Any) -> None:
@@ -146,10 +151,10 @@ class SetReader:
         """The number of the batch that `_batches` gives next; None where that is not known."""
 
     def read(self, number: int) -> Any:
-        """Return a batch. Batches in a row come from one iterator; any other one begins where it is
-        needed.
+        """Return a batch.
 
-        Raises UserError where the set has fewer batches than it has promised.
+        Batches in a row come from one iterator, and any other one begins where it is needed. Raises
+        UserError where the set has fewer batches than it has promised.
         """
         epoch, index = divmod(number, len(self._source))
         if self._batches is None or self._next != number or index == 0:
@@ -172,8 +177,9 @@ class SetReader:
 
 @dataclass(frozen=True)
 class MixPlace:
-    """A place in a mix: so many steps of an epoch are done,
-    and so many batches of each set since the run began.
+    """A place in a mix.
+
+    So many steps of an epoch are done, and so many batches of each set since the run began.
     """
 
     epoch: int
@@ -186,11 +192,11 @@ class MixPlace:
 
 
 class MixedSource(SizedSource):
-    """A source of the batches of several sets, each of which goes on where it was as an epoch of
-    the mix ends.
+    """A source of the batches of several sets.
 
-    A set that is through begins its next epoch. A step has a batch of one set, whose name is in
-    `batch_set`; or one of each, in a dict by the name of the set, and `batch_set` is None.
+    Each set goes on where it was as an epoch of the mix ends. A set that is through begins its next
+    epoch. A step has a batch of one set, whose name is in `batch_set`; or one of each, in a dict by
+    the name of the set, and `batch_set` is None.
 
     Which batch a step has is a function of the run's seed, the epoch and the step, as long as it is
     one in each set.
@@ -206,9 +212,7 @@ class MixedSource(SizedSource):
         self._order = order
         self._readers = {name: SetReader(name, source) for name, source in sets.items()}
         self._latest: dict[str, int] = {}
-        """The index of the latest batch of each set that the latest step has,
-        in the epoch of the set.
-        """
+        """The index of the latest batch of each set in the latest step, in the epoch of the set."""
         self._beginning = MixPlace(0, 0, dict.fromkeys(sets, 0))
         self._loaded = self._beginning
         self._latest_place = self._beginning
@@ -249,8 +253,9 @@ class MixedSource(SizedSource):
         )
 
     def _sum_of_sizes(self, method: str) -> Any:
-        """Return the method of a mix that adds up those of its sets for the latest step;
-        None where one lacks it.
+        """Return the method of a mix that adds up those of its sets for the latest step.
+
+        It is None where one set lacks it.
         """
         if not all(callable(getattr(source, method, None)) for source in self.sets.values()):
             return None
@@ -268,7 +273,7 @@ class MixedSource(SizedSource):
         """Yield the batches of an epoch (counted from 0), from step `start` on, on the device."""
         taken = self._taken_at(epoch, start)
         steps = self._order.steps(epoch, len(self))
-        # A hook may look at an epoch that is over.
+        # A hook may read an epoch that is over, and that is no training.
         is_training = self._loaded.is_before(epoch, start)
         for index in range(start, len(steps)):
             batch = self._read(steps[index], taken)
@@ -293,8 +298,9 @@ class MixedSource(SizedSource):
         return batches[self.batch_set]
 
     def _taken_at(self, epoch: int, steps: int) -> dict[str, int]:
-        """Return how many batches of each set lie before a place,
-        counted from the latest place that is known.
+        """Return how many batches of each set are before a place.
+
+        They are counted from the latest place that is known.
         """
         known = [self._latest_place, self._loaded, self._beginning]
         begin = next(place for place in known if place.is_before(epoch, steps))

@@ -28,9 +28,7 @@ OPAQUE_TYPES = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 
 
 def warn_of_copies(data: Any, workers: int, say: Callable[..., None]) -> None:
-    """Warn of generators in data that are fetched by workers without a
-    function that begins each of them.
-    """
+    """Warn of generators in data whose workers have no function that begins each of them."""
     if not workers:
         return
     names = [*find_generators(data)]
@@ -48,8 +46,9 @@ def warn_of_copies(data: Any, workers: int, say: Callable[..., None]) -> None:
 
 
 def find_generators(owner: Any) -> dict[str, Any]:
-    """Return the random generators among the attributes of an object, by name,
-    with dots where they lie deeper.
+    """Return the random generators among the attributes of an object, by name.
+
+    Names of deeper ones have dots.
     """
     return dict(_generators_in(owner, MAX_SEARCH_DEPTH, iter(range(MAX_OBJECTS))))
 
@@ -81,8 +80,9 @@ def save_generators(generators: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_generators(generators: Mapping[str, Any], states: dict[str, Any]) -> None:
-    """Put back what `save_generators` returned; generators that are gone,
-    or of another kind, are left alone.
+    """Put back what `save_generators` returned.
+
+    Generators that are gone, or of another kind, are left alone.
     """
     for name, state in states.items():
         generator = generators.get(name)

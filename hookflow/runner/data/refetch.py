@@ -1,5 +1,6 @@
-"""Batches of which a worker process hangs: others fetch them,
-so that no rank is left alone in an iteration.
+"""Batches of which a worker process hangs.
+
+Others fetch them, so that no rank is left alone in an iteration.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,5 +1,6 @@
-"""The contract of a source of batches, and sources from datasets,
-loaders and other iterables of batches.
+"""The contract of a source of batches.
+
+The module has sources from datasets, loaders and other iterables of batches.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -69,12 +70,11 @@ class Source(Protocol):
         """
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the run's
-        device.
+        """Yield an epoch's batches from batch `start` on, on the run's device.
 
-        Each should be a pure function of the run's seed, the epoch and the index. Then a run that
-        is resumed in the middle of an epoch gets the batches that it would have had, and loads no
-        others.
+        The epochs are counted from 0. Each batch should be a pure function of the run's seed, the
+        epoch and the index. Then a run that is resumed in the middle of an epoch gets the batches
+        that it would have had, and loads no others.
 
         Over several ranks these are the shards of this rank; all ranks have equally many batches.
         """
@@ -89,13 +89,12 @@ def as_source(
     shards_itself: bool = False,
     evaluates: bool = False,
 ) -> Source:
-    """Return what `use` at `where` has made as a source; `loader` says how to make batches, where
-    it is a dataset.
+    """Return what `use` at `where` has made as a source.
 
-    A source is taken as it is; batches with a length get an adapter. `shards_itself` says that it
-    was given `rank` and `world`, as it must be over several ranks where no loader shards its
-    examples. Raises UserError for anything else, for a dataset without a loader, and when there are
-    no batches.
+    `loader` says how to make batches, where it is a dataset. A source is taken as it is; batches
+    with a length get an adapter. `shards_itself` says that it was given `rank` and `world`, as it
+    must be over several ranks where no loader shards its examples. Raises UserError for anything
+    else, for a dataset without a loader, and when there are no batches.
     """
     if loader is not None:
         return _from_dataset(made, where, loader, shards_itself)
@@ -134,8 +133,9 @@ def as_source(
 
 
 def _check_batches(made: Any, where: Where) -> None:
-    """Raise UserError unless something yields batches, and says how many;
-    a source has its `info`, too.
+    """Raise UserError unless something yields batches, and says how many.
+
+    A source has its `info`, too.
     """
     if not hasattr(made, "__len__"):
         raise _not_a_source(made, "which has no length", where)
@@ -214,10 +214,10 @@ def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: b
 def _check_distributed_sampler(
     made: Any, where: Where, context: DataContext, *, evaluates: bool
 ) -> None:
-    """Raise UserError for PyTorch's sampler of ranks where it is of other ranks, or repeats
-    examples of an evaluation.
+    """Raise UserError for PyTorch's sampler of ranks where it does not fit.
 
-    It repeats some so that each rank has as many.
+    It may be of other ranks, or repeat examples of an evaluation. The sampler repeats some so that
+    each rank has as many.
     """
     sampler = getattr(made, "sampler", None)
     if not isinstance(sampler, DistributedSampler) or context.world == 1:
@@ -259,13 +259,12 @@ SAME_STREAM = (
 
 
 class Batches(OverLoader):
-    """A source out of any iterable of batches with a length, such as a
-    `torch.utils.data.DataLoader`.
+    """A source out of any iterable of batches with a length.
 
-    Each epoch iterates anew, after `set_epoch(epoch)` of its sampler if that has one. Its random
-    numbers come from the global generators or the loader's own, whose state a checkpoint keeps. To
-    resume in the middle of an epoch, the batches before that place are loaded again and thrown
-    away.
+    A `torch.utils.data.DataLoader` is one. Each epoch iterates anew, after `set_epoch(epoch)` of
+    its sampler if that has one. Its random numbers come from the global generators or the loader's
+    own, whose state a checkpoint keeps. To resume in the middle of an epoch, the batches before
+    that place are loaded again and thrown away.
 
     PyTorch's loader draws a seed for its workers as they start. With `persistent_workers` that is
     once in a run, and the seed of a shuffle comes first in the epochs after that. A resumed run
@@ -345,8 +344,9 @@ class Batches(OverLoader):
         return self._keeps_workers and self.loader._iterator is not None
 
     def _start_workers(self) -> None:
-        """Start persistent workers, and leave the generators and what
-        the user has made as they are.
+        """Start persistent workers.
+
+        The generators, and what the user has made, are left as they are.
         """
         text = (
             f"{self.info['name']}: its persistent workers begin anew, so random numbers that they"
@@ -393,9 +393,7 @@ class Batches(OverLoader):
             self._generator.set_state(state["own"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the random state at the beginning of the current epoch,
-        and the states of what the user has made.
-        """
+        """Return the random state at the epoch's beginning, and the states of the user's parts."""
         return {
             "began": self._began,
             "own": self._random()["own"],
@@ -459,8 +457,7 @@ def called(split: str) -> str:
 def limit(
     data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., None]
 ) -> dict[str, Source]:
-    """Return the sources of a run, by split, with as many batches as its `limit_…` and `overfit`
-    leave.
+    """Return the sources of a run by split, limited by its `limit_…` and `overfit`.
 
     Each limit is a warning: what is measured on a part of the data is no result.
     """
@@ -525,9 +522,7 @@ class LimitedSource(SizedSource):
     """The attributes that are not the source's."""
 
     def __init__(self, source: Source, limit: int | ByEpoch, key: str) -> None:
-        """`limit` is the batches of each epoch; `key` names the setting that limits it,
-        e.g. "run.limit_train".
-        """
+        """`limit` is the batches of each epoch, and `key` the setting, e.g. "run.limit_train"."""
         if isinstance(limit, int):
             limit = ByEpoch.constant(limit)
         self._source = source
@@ -591,15 +586,16 @@ class RepeatedSource(LimitedSource):
             for index, batch in enumerate(super().epoch(0)):
                 self._batches.append(batch)
                 self._batch_sets.append(getattr(source, "batch_set", None))
-                # These methods refer to the last batch.
+                # These methods know only the last batch, so its sizes are kept now.
                 for name in ("batch_size", "global_batch_size"):
                     if callable(size := getattr(source, name, None)):
                         self._sizes.setdefault(name, []).append(size(index))
         close(source)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the kept sizes of the batches, or what the source has beyond its state,
-        which does not change.
+        """Return the kept sizes of the batches, or what the source has beyond its state.
+
+        These do not change.
         """
         if name in ("state_dict", "load_state_dict", "close", "global_batch_sizes"):
             raise AttributeError(name)
@@ -614,8 +610,9 @@ class RepeatedSource(LimitedSource):
         super().__setattr__(name, value)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield copies of the batches from batch `start` on:
-        a task or a hook may change one in place.
+        """Yield copies of the batches from batch `start` on.
+
+        A task or a hook may change one in place.
         """
         for batch, batch_set in islice(
             zip(self._batches, self._batch_sets, strict=True), start, None

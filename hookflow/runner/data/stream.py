@@ -59,8 +59,9 @@ class StreamBatch(NamedTuple):
     """The examples of all ranks that share the stream."""
     worker: int
     divided: bool
-    """Whether the examples were divided among the workers here,
-    since the dataset does not do it.
+    """Whether the examples were divided among the workers here.
+
+    They are where the dataset does not do it.
     """
     fingerprint: int | None
     """The mark of the first batch of a pass; None for the later ones."""
@@ -121,11 +122,11 @@ class SeededIterator:
         self._worker, _ = this_worker()
         self._of = of
         self._place = (of.pass_, self._worker)
-        # The dataset's iterator, begun under the seed of the first batch.
+        # The dataset's iterator is begun under the seed of the first batch.
         self._examples: Any = None
         self._share: WorkerShare | None = None
         self._batches = self._drawn = 0
-        # Of the batches, each with how many there were: a fork may change it.
+        # Each entry is a batch size and how many batches had it: a fork may change the size.
         self._sizes: list[list[int]] = []
         self._over = False
         self._ahead: list[Any] = []
@@ -173,8 +174,9 @@ class SeededIterator:
         return self._share
 
     def _draw(self, wanted: int = 0) -> list[Any]:
-        """Return the examples of all ranks in the next batch, of `wanted`;
-        none where the dataset has no more.
+        """Return the examples of all ranks in the next batch, of `wanted`.
+
+        There are none where the dataset has no more.
         """
         share = self._share
         if share is None:
@@ -202,8 +204,7 @@ class SeededIterator:
         return drawn[: len(drawn) // world * world]
 
     def _draw_ahead(self) -> list[Any]:
-        """Return the examples of all ranks in the next batch of an evaluation, which leaves none
-        out.
+        """Return the examples of all ranks in an evaluation's next batch, which leaves none out.
 
         So many are read ahead that every rank has one of the batch behind it; else that one is
         added to this one.
@@ -230,8 +231,9 @@ class SeededIterator:
         return states | ({"share": self._share.state_dict()} if self._share else {})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many batches were given, and the states of the dataset and
-        its iterator, if they have one.
+        """Return how many batches were given, and the states of the dataset and its iterator.
+
+        These may have none.
         """
         early = self._draws_random and self._batches > 0 and not self._over
         place: dict[str, Any] = {
@@ -281,8 +283,9 @@ def has_state(state: dict[str, Any]) -> bool:
 
 
 def examples_to_reload(state: Any) -> int:
-    """Return how many examples are loaded again to go where a loader's state says:
-    none where data have a state.
+    """Return how many examples are loaded again to reach the place of a loader's state.
+
+    There are none where data have a state.
     """
     if not isinstance(state, dict):
         return 0
@@ -303,8 +306,9 @@ SAME_STATE = (
 
 
 class Stateful(OverLoader):
-    """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of
-    torchdata is one.
+    """A source out of a loader with `state_dict` and `load_state_dict`.
+
+    torchdata's `StatefulDataLoader` is one.
 
     The protocol: `state_dict` says where the loader is in its pass, and its next iterator goes on
     there once the state is loaded. Raises UserError where the state is the same after the first two
@@ -461,7 +465,8 @@ class Stateful(OverLoader):
 
     def _started(self, state: Any = None) -> Iterator[Any]:
         """Begin a new pass, or go on with one in the state of the loader."""
-        # Workers of a loader of the user's are forked off this process.
+        # The workers of a loader of the user's are forked off this process, and inherit this
+        # setting.
         send_errors_for_unsent_batches()
         self._passes += state is None
         set_epoch_of(self.loader, ("dataset", "sampler", "batch_sampler"), self._passes - 1)
@@ -480,8 +485,8 @@ class Stateful(OverLoader):
             own = None
         else:
             own = self._generator.get_state()
-        # A copy: the loader goes on changing what it gives out, and a checkpoint may be written
-        # beside the training.
+        # The state is copied: the loader goes on changing what it returns, and a checkpoint may be
+        # written beside the training.
         stream = {"loader": deepcopy(self.loader.state_dict()), "generator": own}
         return {"next": list(self._next), "passes": self._passes, "stream": stream}
 
@@ -521,12 +526,13 @@ def _is_equal_value(value: Any, other: Any) -> bool:
 
 
 class StreamSource(Stateful):
-    """A stateful loader whose dataset counts the examples:
-    nothing else knows how many are in a batch of a stream.
+    """A stateful loader whose dataset counts the examples.
+
+    Nothing else knows how many are in a batch of a stream.
     """
 
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
-        # Else each rank takes a share of its own, of whatever size.
+        # A dataset that shards itself gives each rank a share of its own, of whatever size.
         shared = data.world == parts.context.world
         super().__init__(
             _loader(data, parts),
@@ -543,7 +549,7 @@ class StreamSource(Stateful):
         self._fork = GeneratorFork()
         self._given = 0
         self._first_batches: dict[int, int] = {}
-        """Of the pass, by worker: the fingerprint of its first batch."""
+        """By worker in the present pass: the fingerprint of its first batch."""
         self._said: set[str] = set()
         self.batch_size = lambda index: self._size  # of the batch that was given last
         if shared:
@@ -748,8 +754,9 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> StreamS
 def batches_of_pass(
     examples: int, batch_size: int, *, world: int, workers: int, drop_last: bool, evaluates: bool
 ) -> int:
-    """Return how many batches a stream gives in one pass, if each worker has every `workers`-th
-    example.
+    """Return how many batches a stream gives in one pass.
+
+    Each worker has every `workers`-th example.
 
     `batch_size` counts the examples of all `world` ranks that share the stream.
     """

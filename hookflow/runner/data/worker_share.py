@@ -8,8 +8,9 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 WORKER_INFO = ("id", "num_workers", "dataset")
-"""The attributes that a dataset reads of `torch.utils.data.get_worker_info()`
-to take the share of its worker.
+"""The attributes of `torch.utils.data.get_worker_info()` that say which share a worker takes.
+
+A dataset reads them.
 """
 
 
@@ -33,7 +34,8 @@ class WatchedWorkerInfo:
 
 
 def watch_worker_info(*, is_read: bool) -> None:
-    """Have `get_worker_info` remember, in this worker, that it was read;
+    """Have `get_worker_info` remember, in this worker, that it was read.
+
     `is_read` says that it was already.
     """
     info: Any = get_worker_info()
@@ -41,8 +43,9 @@ def watch_worker_info(*, is_read: bool) -> None:
 
 
 def this_worker() -> tuple[int, int]:
-    """Return the number of this worker, and how many there are: (0,
-    1) in the process that trains.
+    """Return the number of this worker, and how many there are.
+
+    It is (0, 1) in the process that trains.
     """
     info: Any = get_worker_info()
     if info is None:
@@ -75,8 +78,9 @@ class WorkerShare:
             self.divides: bool | None = None
         else:
             self.divides = False
-        """Whether the examples are divided here; None before the first one,
-        by which the dataset has asked.
+        """Whether the examples are divided here.
+
+        It is None before the first example, by which a dataset that divides them itself has asked.
         """
 
     def take(self, count: int) -> list[Any]:

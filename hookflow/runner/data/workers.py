@@ -41,8 +41,9 @@ from hookflow.user_code import FRAME_PATTERN
 
 Result = TypeVar("Result")
 
-# PyTorch's messages: of an exception in a worker; of a killed worker; of one that has left; of one
-# that is gone for an unknown reason; of an exception in the thread that pins memory.
+# These patterns are PyTorch's messages about an exception in a worker, a worker that was killed,
+# one that has left, one that is gone for an unknown reason, and an exception in the thread that
+# pins memory.
 CAUGHT_PATTERN = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
 KILLED_PATTERN = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
 LEFT_PATTERN = re.compile(
@@ -52,8 +53,9 @@ GONE_PATTERN = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unex
 PIN_THREAD_MESSAGE = "in pin memory thread"
 
 EXIT_CODE_WAIT_SECONDS = 10.0
-"""Seconds in which a worker has an exit code,
-where PyTorch has only seen yet that its socket is gone.
+"""Seconds to wait for a worker's exit code.
+
+PyTorch may have seen only that the worker's socket is gone.
 """
 
 CRASH_REMEDY = (
@@ -76,9 +78,9 @@ class WorkerError(Exception):
 
 
 def call_explaining_worker_errors(train: Callable[[], Result]) -> Result:
-    """Call `train`; raise a WorkerError of one line for what a worker of a loader has raised or
-    died of.
+    """Call `train`.
 
+    For what a worker of a loader has raised or died of, a WorkerError of one line is raised.
     PyTorch raises an exception about a killed worker wherever Python is when SIGCHLD arrives. That
     may be here, while another exception is being looked at.
     """
@@ -134,11 +136,10 @@ def _in_the_place_of(error: Exception, text: str, *notes: str) -> WorkerError:
 
 
 def _end_of_one(fetching: Any, gone: Collection[int]) -> str:
-    """Wait until a worker of a loader's iterator has an exit code, and say which: PyTorch's
-    exception may be lost.
+    """Wait until a worker of a loader's iterator has an exit code, and return it.
 
-    A worker that has given everything ends with 0, too; but none of those that PyTorch has found
-    `gone`, or that it still waits for.
+    PyTorch's exception may be lost. A worker that has given everything ends with 0, too; but none
+    of those that PyTorch has found `gone`, or that it still waits for.
     """
     workers = getattr(fetching, "_workers", ())
     waits_for = getattr(fetching, "_workers_status", ())
@@ -159,8 +160,9 @@ def _end_of_one(fetching: Any, gone: Collection[int]) -> str:
 
 
 def _is_cut_off(error: Exception) -> bool:
-    """Say whether a worker's socket, over which tensors come,
-    was gone while a batch of it was fetched or pinned.
+    """Say whether a worker's socket was gone while a batch of it was fetched or pinned.
+
+    Tensors come over that socket.
     """
     if not isinstance(error, EOFError | ConnectionError | FileNotFoundError):
         return False
@@ -196,8 +198,9 @@ STOP_GRACE = 5.0
 """Seconds that all workers of a loader have to leave together; then they are killed."""
 
 MAX_SENT = forkserver.MAXFDS_TO_SEND - 32
-"""How many tensors a fork server hands to a worker, each as an open file;
-the worker's queues need some, too.
+"""How many tensors a fork server hands to a worker, each as an open file.
+
+The worker's queues need some, too.
 """
 
 SHARED_MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108
@@ -205,8 +208,9 @@ SHARED_MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108
 
 
 def loader_options(fetches: "PickledWithImports", name: str, parts: LoaderParts) -> dict[str, Any]:
-    """Return the arguments of a DataLoader over a dataset whose items are batches;
-    warn of too many workers.
+    """Return the arguments of a DataLoader over a dataset whose items are batches.
+
+    Too many workers are warned of.
     """
     workers = parts.section.workers
     processors = cores()
@@ -223,7 +227,7 @@ def loader_options(fetches: "PickledWithImports", name: str, parts: LoaderParts)
         "pin_memory": parts.context.device.type == "cuda",
         "worker_init_fn": WorkerInit(parts.worker_init_fn),
         "multiprocessing_context": _start_method(fetches, name, parts),
-        # PyTorch draws seeds of workers from it, not from the training's.
+        # PyTorch draws seeds of workers from this generator, and not from that of the training.
         "generator": torch.Generator(),
     }
 
@@ -234,8 +238,9 @@ def identity(batch: Any) -> Any:
 
 @contextmanager
 def no_loader_warnings() -> Iterator[None]:
-    """Suppress the warnings of a loader that `loader_options` gives in its own words,
-    or that no user can act on.
+    """Suppress the warnings of a loader that no user can act on.
+
+    Warnings that `loader_options` gives in its own words are suppressed, too.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")
@@ -291,9 +296,9 @@ def _start_method(fetches: "PickledWithImports", name: str, parts: LoaderParts) 
     probe.share_tensors()
     if chosen != "spawn":
         forkserver.set_forkserver_preload(["hookflow.runner.data.loader"])
-        # The server must outlive a signal to all processes of a job: it and its workers begin with
-        # those blocked. Python unblocks them as it starts its resource tracker, so that comes
-        # first.
+        # The server must outlive a signal to all processes of a job, so it and its workers begin
+        # with those blocked. Python unblocks them as it starts its resource tracker, which is
+        # started first.
         resource_tracker.ensure_running()
         with signals_blocked():
             forkserver.ensure_running()
@@ -301,8 +306,9 @@ def _start_method(fetches: "PickledWithImports", name: str, parts: LoaderParts) 
 
 
 class PickledWithImports:
-    """Something that a new process can unpickle: it imports the user's files first,
-    whose modules it would not know.
+    """Something that a new process can unpickle.
+
+    It imports the user's files first, whose modules it would not know.
     """
 
     def __reduce__(self) -> Any:
@@ -316,8 +322,9 @@ def _import_and_make(paths: list[str], cls: type[Any]) -> Any:
 
 
 class _CountingPickler(pickle.Pickler):
-    """A pickler that writes nowhere, copies neither tensors nor arrays,
-    and counts what workers would need for them.
+    """A pickler that counts what workers would need for tensors and arrays.
+
+    It writes nowhere, and copies neither.
     """
 
     def __init__(self) -> None:
@@ -327,13 +334,14 @@ class _CountingPickler(pickle.Pickler):
         self.dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table
 
     def find_pickle_problem(self, value: Any) -> str:
-        """Return why a value cannot be pickled for a process that is being started;
-        empty where it can.
+        """Return why a value cannot be pickled for a new process.
+
+        The text is empty where it can.
         """
         try:
             self.dump(value)
         except Exception as error:
-            # A lock or a queue, which a process may get as it starts.
+            # A lock or a queue cannot be pickled otherwise, but a process may get one as it starts.
             shared = "through inheritance" in str(error)
             if shared:
                 return ""
@@ -341,8 +349,9 @@ class _CountingPickler(pickle.Pickler):
         return ""
 
     def too_many(self) -> str:
-        """Return why a fork server cannot hand a worker the tensors of what was pickled;
-        empty where it can.
+        """Return why a fork server cannot hand a worker the tensors of what was pickled.
+
+        The text is empty where it can.
         """
         count = len(self._tensors)
         if count <= MAX_SENT:
@@ -373,8 +382,9 @@ class _CountingPickler(pickle.Pickler):
         return ""
 
     def share_tensors(self) -> None:
-        """Move the tensors to shared memory now, which PyTorch does in the first epoch:
-        they seem to change there.
+        """Move the tensors to shared memory now.
+
+        PyTorch does so in the first epoch, where they seem to change.
         """
         for tensor in self._tensors:
             if tensor.device.type == "cpu" and tensor.layout is torch.strided:
@@ -405,9 +415,7 @@ SHARED_MEMORY = re.compile(r"shared memory|file </torch_|No space left on device
 
 
 def is_out_of_shared_memory(error: BaseException) -> bool:
-    """Say whether a worker had no room for a batch in the memory
-    that it shares with the training.
-    """
+    """Say whether a worker had no room for a batch in the memory it shares with the training."""
     return (
         isinstance(error, OSError | RuntimeError) and SHARED_MEMORY.search(str(error)) is not None
     )
@@ -431,8 +439,9 @@ def send_errors_for_unsent_batches() -> None:
 
 
 def _put_error(queue: Any, error: Exception, item: Any) -> None:
-    """Put an error in the place of an item that a queue of a worker cannot send;
-    elsewhere print the traceback.
+    """Put an error in the place of an item that a queue of a worker cannot send.
+
+    Elsewhere the traceback is printed.
     """
     worker, _ = this_worker()
     is_of_a_loader = get_worker_info() is not None and isinstance(item, tuple) and len(item) == 2
@@ -507,15 +516,15 @@ def allow_kill(batches: Any) -> None:
             os.kill(pid, signal.SIGKILL)
 
     for worker in getattr(batches, "_workers", ()):
-        # A method of its own would keep it, and its files, alive.
+        # A bound method would refer to the process, and keep it and its files alive.
         worker._popen.terminate = partial(kill, worker.pid)
 
 
 def end_workers(batches: Any, name: str, say: Callable[..., None]) -> None:
-    """End the workers of an iterator of a DataLoader, and wait for the threads that send them their
-    indices.
+    """End the workers of an iterator of a DataLoader.
 
-    PyTorch gives each worker in turn some seconds; here all have STOP_GRACE together.
+    The threads that send them their indices are waited for. PyTorch gives each worker in turn some
+    seconds; here all have STOP_GRACE together.
     """
     alive = {number: worker for number, worker in enumerate(batches._workers) if worker.is_alive()}
     if batches._worker_pids_set:  # else PyTorch raises for each worker that is killed

@@ -1,5 +1,6 @@
-"""The needs of CUDA where work leaves the training thread or stream: devices of threads, events,
-memory of streams.
+"""The needs of CUDA where work leaves the training thread or stream.
+
+These are devices of threads, events, and memory of streams.
 """
 
 from collections.abc import Callable
@@ -11,11 +12,10 @@ from torch import Tensor
 
 
 def device_thread(work: Callable[[], object], name: str) -> Thread:
-    """Return a daemon thread, not started yet, that calls `work` on the current CUDA device of this
-    thread.
+    """Return a daemon thread that calls `work` on this thread's current CUDA device.
 
-    A new thread is on GPU 0 otherwise, and what it allocates without naming a device makes a
-    context there.
+    It is not started yet. A new thread is on GPU 0 otherwise, and what it allocates without naming
+    a device makes a context there.
     """
     if not torch.cuda.is_initialized():
         return Thread(target=work, name=name, daemon=True)
@@ -29,8 +29,9 @@ def device_thread(work: Callable[[], object], name: str) -> Thread:
 
 
 def event_of_stream(value: Any) -> Any:
-    """Return an event after a tensor that is computed on a CUDA stream of the user's own;
-    None on the usual one.
+    """Return an event after a tensor that is computed on a CUDA stream of the user's own.
+
+    It is None on the usual stream.
     """
     if not isinstance(value, Tensor) or not value.is_cuda:
         return None
@@ -41,8 +42,9 @@ def event_of_stream(value: Any) -> Any:
 
 
 def record_stream(tensor: Tensor, stream: torch.cuda.Stream) -> None:
-    """Keep the memory of a tensor from being used again before the stream has done
-    what it has been given by then.
+    """Keep the memory of a tensor from being used again before the stream has done its work.
+
+    That is the work that it has been given by then.
     """
     for part in memory_parts(tensor):
         if part.is_cuda:
@@ -50,8 +52,9 @@ def record_stream(tensor: Tensor, stream: torch.cuda.Stream) -> None:
 
 
 def memory_parts(tensor: Tensor) -> list[Tensor]:
-    """Return the dense tensors that hold the memory of a tensor:
-    of a sparse or a nested one its indices and values.
+    """Return the dense tensors that hold the memory of a tensor.
+
+    A sparse or a nested one has indices and values.
     """
     if tensor.is_nested:
         parts = [tensor.values()]

@@ -1,5 +1,6 @@
-"""Device and precision of a run, PyTorch's settings while it lasts,
-and advice when its memory is not enough.
+"""Device and precision of a run.
+
+The module has PyTorch's settings while it lasts, and advice when its memory is not enough.
 """
 
 import os
@@ -23,8 +24,9 @@ AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The precisions in which the forward pass computes in 16 bits where it may, by autocast."""
 
 PARAM_DTYPES = {"bf16-true": torch.bfloat16, "fp16-true": torch.float16, "fp64": torch.float64}
-"""The precisions that weights, optimizers and floating tensors of batches have,
-too: without autocast.
+"""The precisions that weights, optimizers and floating tensors of batches have, too.
+
+They need no autocast.
 """
 
 
@@ -47,8 +49,9 @@ def choose_device(wanted: str, where: Where | None = None) -> torch.device:
 
 
 def choose_precision(wanted: str, device: torch.device, say: Callable[..., None]) -> str:
-    """Return what is computed in: "fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true" or
-    "fp64".
+    """Return the precision of computations.
+
+    It is "fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true" or "fp64".
 
     "auto" takes bf16 where the hardware computes in it, since elsewhere it is slower, and else
     fp32. `say` is called where the precision differs from the requested one. Raises UserError where
@@ -79,8 +82,9 @@ def _cpu_has_bf16() -> bool:
 
 
 def is_recording_graphs(device: torch.device, compiled: bool | str) -> bool:
-    """Say whether `torch.compile` records CUDA graphs:
-    each run of a graph writes over the outputs of its last one.
+    """Say whether `torch.compile` records CUDA graphs.
+
+    Each run of a graph writes over the outputs of its last one.
     """
     return device.type == "cuda" and compiled in ("reduce-overhead", "max-autotune")
 
@@ -88,18 +92,18 @@ def is_recording_graphs(device: torch.device, compiled: bool | str) -> bool:
 def in_precision(
     step: Callable[[Any, Any], Any], device: torch.device, precision: str, compiled: bool | str
 ) -> Callable[[Any, Any], Any]:
-    """Return a task's method that runs in autocast where the precision has 16 bits, and else the
-    method itself.
+    """Return a task's method in the precision of the run.
 
-    Where the weights have another type than float32, the floating tensors of a batch get it, too.
-    Where its network records CUDA graphs, each call begins another step of them.
+    It runs in autocast where the precision has 16 bits, and else it is the method itself. Where the
+    weights have another type than float32, the floating tensors of a batch get it, too. Where its
+    network records CUDA graphs, each call begins another step of them.
     """
     half = AUTOCAST_DTYPES.get(precision)
     whole = PARAM_DTYPES.get(precision)
     marks = is_recording_graphs(device, compiled)
     if half is None and whole is None and not marks:
         return step
-    # Which may be entered again and again.
+    # The context may be entered again and again, so one is enough.
     cast = torch.autocast(device.type, half) if half else nullcontext()
 
     def in_whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -141,18 +145,16 @@ DETERMINISM_HINT = (
 
 
 class NondeterministicError(RuntimeError):
-    """An operation has no form that gives the same bits each time,
-    and the run is to have no others.
-    """
+    """An operation has no deterministic form, and the run is to have no others."""
 
 
 @contextmanager
 def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[None]:
-    """Set threads, determinism, cuDNN's search and the precision of float32 on CUDA, before CUDA is
-    used.
+    """Set threads, determinism, cuDNN's search and CUDA's precision of float32.
 
-    Raises NondeterministicError when the run is deterministic and an operation cannot be, and
-    UserError where there is no folder for temporary files, which PyTorch needs.
+    This comes before CUDA is used. Raises NondeterministicError when the run is deterministic and
+    an operation cannot be, and UserError where there is no folder for temporary files, which
+    PyTorch needs.
     """
     find_temporary_folder()
     with ExitStack() as put_back:
@@ -160,9 +162,9 @@ def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[No
             put_back.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(section.threads)
         _set(put_back, torch.backends.cudnn, "benchmark", section.cudnn_benchmark)
-        # PyTorch's default is TF32 in convolutions and nowhere else.
+        # PyTorch's default, TF32 in convolutions alone, is neither "fp32" nor "tf32".
         if section.precision in ("fp32", "tf32"):
-            # The newer key raises where this is read.
+            # PyTorch raises where code reads this key after the newer one was set.
             for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):
                 _set(put_back, owner, "allow_tf32", section.precision == "tf32")
         if section.detect_anomaly:
@@ -209,8 +211,9 @@ class OutOfMemoryError(RuntimeError):
 
 @contextmanager
 def explain_oom(pipeline: Pipeline, has_checkpoint: Callable[[], bool]) -> Iterator[None]:
-    """Raise OutOfMemoryError, which says what to change in the pipeline,
-    where PyTorch or Python run out of memory.
+    """Raise OutOfMemoryError where PyTorch or Python run out of memory.
+
+    The error says what to change in the pipeline.
     """
     try:
         yield
@@ -224,8 +227,9 @@ def explain_oom(pipeline: Pipeline, has_checkpoint: Callable[[], bool]) -> Itera
 
 
 def suggest_memory_savings(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
-    """Return how to take less memory, with the pipeline's own numbers; `saved`:
-    the run has a checkpoint.
+    """Return how to take less memory, with the pipeline's own numbers.
+
+    `saved` says whether the run has a checkpoint.
     """
     run = pipeline.run
     less = []
@@ -239,7 +243,7 @@ def suggest_memory_savings(pipeline: Pipeline, error: BaseException, *, saved: b
     if size > 1:
         now = run.accumulate.most
         twice = f" with run.accumulate = {now * 2} (now {now}), which computes the same but for"
-        # several, a task may step itself.
+        # A task with several optimizers may step them itself, which run.accumulate does not allow.
         group = f"{twice} batch norm" if len(pipeline.optimizers) == 1 else ""
         less.append(f"batch_size = {-(-size // 2)} (now {size}){group}")
     if cuda and run.precision in ("fp32", "tf32"):
@@ -260,8 +264,9 @@ def suggest_memory_savings(pipeline: Pipeline, error: BaseException, *, saved: b
 
 
 def size_of_batch(source: DataSource) -> int:
-    """Return the most examples of a batch that the pipeline asks a source for;
-    0 where it does not say that.
+    """Return the most examples of a batch that the pipeline asks a source for.
+
+    It is 0 where it does not say that.
     """
     if source.loader is None:
         size = source.args.get("batch_size")
@@ -275,10 +280,10 @@ def size_of_batch(source: DataSource) -> int:
 def free_memory(
     error: BaseException, optimizers: Iterable[Optimizer], device: torch.device
 ) -> None:
-    """Free gradients, batch and activations, so that hooks which fire at the end of the run have
-    some memory.
+    """Free gradients, batch and activations.
 
-    Batch and activations lie in the frames that the exception has come through.
+    Hooks that fire at the end of the run then have some memory. Batch and activations lie in the
+    frames that the exception has come through.
     """
     traceback.clear_frames(error.__traceback__)
     for optimizer in optimizers:

@@ -24,8 +24,9 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def raw_random_state(device: torch.device) -> dict[str, Any]:
-    """Return the state of every global random generator as the
-    generators give it, which is quicker.
+    """Return the state of every global random generator as the generators give it.
+
+    This is quicker.
     """
     return {
         "python": random.getstate(),
@@ -37,8 +38,9 @@ def raw_random_state(device: torch.device) -> dict[str, Any]:
 
 
 def pack_random_state(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return what `raw_random_state` has returned as plain values and tensors,
-    which a checkpoint holds.
+    """Return what `raw_random_state` has returned as values that a checkpoint holds.
+
+    They are plain values and tensors.
     """
     version, own, next_gauss = raw["python"]
     kind, words, position, has_gauss, gauss = raw["numpy"]
@@ -104,8 +106,9 @@ class RNGStream(IntEnum):
 
 
 def derive_seed(seed: int, stream: RNGStream, *place: int) -> int:
-    """Return a seed, 0 to 2**64 - 1, unlike that of any other stream or place (epoch, batch,
-    …) of a run's seed.
+    """Return a seed, 0 to 2**64 - 1, unlike that of any other stream or place.
+
+    A place is an epoch, a batch, … of a run's seed.
     """
     return int(np.random.SeedSequence((stream, *place, seed)).generate_state(1, np.uint64)[0])
 
@@ -129,8 +132,9 @@ def generator_states() -> tuple[Any, ...]:
 
 
 def seed_for_batch(seed: int, stream: RNGStream, *place: int, batch: int) -> None:
-    """Seed the generators of the CPU for a batch of a place (epoch, rank, …),
-    unlike any other of the run's seed.
+    """Seed the generators of the CPU for a batch of a place, unlike any other of the run's seed.
+
+    A place is epoch, rank, ….
     """
     seed_generators(
         *_compute_block_seeds(seed, stream, *place, batch // SEED_BLOCK_SIZE)[
@@ -140,8 +144,9 @@ def seed_for_batch(seed: int, stream: RNGStream, *place: int, batch: int) -> Non
 
 
 def batch_seeds(seed: int, stream: RNGStream, *place: int, start: int) -> Iterator[Sequence[int]]:
-    """Yield the arguments with which `seed_for_batch` calls `seed_generators`,
-    from batch `start` on.
+    """Yield the arguments of `seed_generators` for each batch, from batch `start` on.
+
+    `seed_for_batch` calls it with these.
     """
     blocks = (
         _compute_block_seeds(seed, stream, *place, block)
@@ -168,17 +173,18 @@ def _compute_block_seeds(seed: int, stream: RNGStream, *place: int) -> list[list
 def seed_generators(seed: int, numpy_seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices, too
     random.seed(seed)
-    # From `seed` it would give the numbers of torch's, which has the same algorithm.
+    # NumPy's generator has the same algorithm as torch's: from `seed` it would draw the same
+    # numbers.
     np.random.seed(numpy_seed % 2**32)
 
 
 class GeneratorFork:
-    """Keeps the generators of the CPU for the training while others draw, as
-    `torch.random.fork_rng` keeps torch's.
+    """Keeps the generators of the CPU for the training while others draw.
 
-    NumPy's global generator draws from a bit generator of the fork meanwhile: to exchange the two
-    is quick, where a copy of the state takes 70 µs. NumPy then forgets the second number of a pair
-    that its legacy `randn` has made. A fork is not entered twice at once.
+    `torch.random.fork_rng` keeps torch's like that. NumPy's global generator draws from a bit
+    generator of the fork meanwhile: to exchange the two is quick, where a copy of the state takes
+    70 µs. NumPy then forgets the second number of a pair that its legacy `randn` has made. A fork
+    is not entered twice at once.
     """
 
     def __init__(self) -> None:
@@ -186,8 +192,9 @@ class GeneratorFork:
 
     @contextmanager
     def drawing(self, seeds: Sequence[int] = ()) -> Iterator[None]:
-        """Let others draw, from generators with these arguments of `seed_generators`;
-        then restore the training's.
+        """Let others draw from generators with these arguments of `seed_generators`.
+
+        Afterwards those of the training are restored.
         """
         numpy_of_training: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
         torch_state = torch.default_generator.get_state()

@@ -28,10 +28,10 @@ Due = Callable[[], bool]
 
 
 class TriggerBase:
-    """A trigger: called to learn whether its binding fires, and not before `next` iterations are
-    done.
+    """A trigger, which is called to learn whether its binding fires.
 
-    This base class fires each time, unless its binding is switched off.
+    It is not called before `next` iterations are done. This base class fires each time, unless its
+    binding is switched off.
     """
 
     next: float = 0
@@ -46,8 +46,9 @@ class TriggerBase:
 
 @dataclass(slots=True, eq=False)
 class HookCall:
-    """A binding, the `method` of its hook, and `call`, which takes everything that the point
-    offers.
+    """A binding, the `method` of its hook, and `call`.
+
+    `call` takes everything that the point offers.
 
     `due` says whether it fires; None if it always does. Generated code calls `gate` instead. Over
     ranks `announce` is called when it is due, also where the hook is switched off.
@@ -84,8 +85,9 @@ class HookCall:
             self.gate.begin_here()
 
     def ask_once_per_iteration(self, state: RunState) -> None:
-        """Ask once an iteration whether it is due:
-        its decision holds for all modules of the binding.
+        """Ask once an iteration whether it is due.
+
+        The decision holds for all modules of the binding.
         """
         if self.due is None:
             return
@@ -104,8 +106,9 @@ class HookCall:
 
 
 class WatchedMethod:
-    """A method to call at every visit: it calls `watch`, and then `method` if that is due,
-    with the same arguments.
+    """A method to call at every visit.
+
+    It calls `watch`, and then `method` if that is due, with the same arguments.
     """
 
     def __init__(
@@ -168,8 +171,9 @@ class RetriedMethod:
 
 
 def is_positional(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
-    """Return whether the arguments that a method takes can be given by position:
-    none with a default stands before.
+    """Return whether the arguments that a method takes can be given by position.
+
+    No argument with a default may stand before.
     """
     if not takes:
         return True
@@ -211,16 +215,17 @@ class DisabledReason(NamedTuple):
 
 
 Report = Callable[[Binding, BaseException, OnError, int | None], None]
-"""Called after a hook has raised: its binding, the exception, and what becomes of it (raise,
-disable or ignore).
+"""Called after a hook has raised.
 
-The last one is the iteration of its firing, where that is not the one under way.
+It is given the binding, the exception, and what becomes of it (raise, disable or ignore). The last
+one is the iteration of its firing, where that is not the one under way.
 """
 
 
 class CurrentHook:
-    """Which binding is being called, and since when: `binding[0]` for the runner, the others for
-    other processes.
+    """Which binding is being called, and since when.
+
+    `binding[0]` is for the runner, and the others are for other processes.
 
     `ids` and `times` are the memory of a `hookflow.events.now.NowMemory`, if others look.
     """
@@ -248,8 +253,9 @@ def _make_private_memory() -> tuple[memoryview[int], memoryview[float]]:
 
 
 class Dispatcher:
-    """Fires the points of one run; `at` holds the firings of each, in order,
-    and may still change.
+    """Fires the points of one run.
+
+    `at` holds the firings of each, in order, and may still change.
     """
 
     def __init__(
@@ -260,8 +266,9 @@ class Dispatcher:
         self.disabled: dict[str, DisabledReason] = {}
         """The hooks that are switched off."""
         self.thread = get_ident()
-        """The thread that hooks are called in: the training's,
-        or autograd's while that computes on a GPU.
+        """The thread that hooks are called in.
+
+        It is the training's, or autograd's while that computes on a GPU.
         """
         self._plan = plan
         self._report = report
@@ -275,11 +282,10 @@ class Dispatcher:
         self._ended_by: BaseException | None = None
 
     def fire(self, point: str, *offered: Any) -> None:
-        """Call every hook that is due at `point`; `offered` is what the point offers after the run
-        itself.
+        """Call every hook that is due at `point`.
 
-        An exception of a hook propagates, with the hook and the point noted on it, if its
-        `on_error` is "raise".
+        `offered` is what the point offers after the run itself. An exception of a hook propagates,
+        with the hook and the point noted on it, if its `on_error` is "raise".
         """
         firings = self.at.get(point)
         if firings:
@@ -316,16 +322,15 @@ class Dispatcher:
         return result
 
     def fire_within(self, point: str, *offered: Any) -> None:
-        """Fire a point in the middle of something else: of a hook,
-        or of a phase of the iteration.
-        """
+        """Fire a point in the middle of something else: of a hook, or a phase of the iteration."""
         firings = self.at.get(point)
         if firings:
             self._within(firings, (self.run, *offered), all_due=False)
 
     def call_within(self, firing: HookCall, everything: Sequence[Any]) -> Any:
-        """Call one binding in the middle of something else, if it is due,
-        and return what it returns.
+        """Call one binding in the middle of something else, if it is due.
+
+        Returns what the binding returns.
         """
         if firing.is_due():
             return self._within((firing,), everything, all_due=True)
@@ -354,8 +359,9 @@ class Dispatcher:
             here.set(binding, since)
 
     def failed(self, binding: Binding, error: BaseException, it: int | None = None) -> None:
-        """Report a hook that raised, and propagate the exception if it ends the run. Ctrl-C is no
-        hook's fault.
+        """Report a hook that raised, and propagate the exception if it ends the run.
+
+        Ctrl-C is no hook's fault.
 
         `it` is the iteration of its firing, where that is not the one under way.
         """
@@ -364,7 +370,7 @@ class Dispatcher:
         )
         if self.ending and action == "raise":
             action = "ignore"
-        # Raised by a hook that fired within this one.
+        # The error was raised by a hook that fired within this one, and is reported already.
         from_within = error is self._ended_by and not self.ending
         if from_within or isinstance(error, KeyboardInterrupt):
             action = "raise"

@@ -31,8 +31,9 @@ from hookflow.runner.process.state import RunState
 
 
 def can_be_generated(plan: Plan, point: Point, firings: Sequence[HookCall]) -> bool:
-    """Return whether these firings of a point are plain enough,
-    in a plan where nothing fires within something else.
+    """Return whether these firings of a point are plain enough to be generated.
+
+    Nothing in the plan may fire within something else.
     """
     nested = any(plan.at(other.name) for other in plan.points if other.nested)
     if nested or point.unit != "it" or point.kind not in ("standard", "step"):
@@ -59,8 +60,9 @@ def can_be_generated(plan: Plan, point: Point, firings: Sequence[HookCall]) -> b
 def generate(
     point: Point, firings: Sequence[HookCall], dispatcher: Dispatcher, state: RunState
 ) -> Callable[..., None]:
-    """Return a function of what the point offers after the run,
-    which calls the firings and books their time.
+    """Return a function that calls the firings and books their time.
+
+    It takes what the point offers after the run.
     """
     rows = RowBuffer(len(firings) + 1)
     here = dispatcher.here
@@ -85,7 +87,7 @@ def generate(
         }
     source = "\n".join(_iter_source_lines(point, firings, rows))
     file = f"{__file__}:{point.name}"
-    # For tracebacks.
+    # Tracebacks find the lines of the generated source here.
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     exec(compile(source, file, "exec"), names)  # noqa: S102  # the source is ours: names of bindings are numbers in it
     dispatcher.timing.points.append((tuple(firing.binding.id for firing in firings), rows))
@@ -186,8 +188,9 @@ class OpenArounds:
         return binding.hook in self.resumed
 
     def at(self, point: str) -> list[str]:
-        """Return the hooks that have been entered at `point` and not left; or will be,
-        once a resumed run is there.
+        """Return the hooks that have been entered at `point` and not left.
+
+        Hooks count, too, that will be once a resumed run is there.
         """
         entered = {
             binding.hook for binding, _ in self.open if binding.point == point
@@ -226,8 +229,9 @@ class DispatchEngine:
     """
 
     on_request: Callable[[], None] | None = None
-    """Called on all ranks when a hook is due that may make a request:
-    it writes "control" or "checkpoint".
+    """Called on all ranks when a hook is due that may make a request.
+
+    Such a hook writes "control" or "checkpoint".
     """
 
     on_retry: Callable[[Exception, str], object] = staticmethod(lambda error, text: None)
@@ -308,8 +312,9 @@ class DispatchEngine:
         )
 
     def switch(self, hook: str, off: DisabledReason | None = None) -> None:
-        """Switch a hook off or on again; functions that `call` has
-        returned do not know about it.
+        """Switch a hook off or on again.
+
+        Functions that `call` has returned do not know about it.
         """
         if off:
             self.dispatcher.disable(hook, off)
@@ -351,14 +356,16 @@ class DispatchEngine:
         return HookCall(binding, method, call, due, gate, announce)
 
     def call(self, point: str) -> Callable[..., None] | None:
-        """Return the function that fires a point, of what it offers after the run;
-        None where nothing is bound.
+        """Return the function that fires a point.
+
+        It takes what the point offers after the run, and is None where nothing is bound.
         """
         return self._calls.get(point)
 
     def fire(self, point: str, *offered: Any) -> None:
-        """Call every hook that is due at `point`; `offered` is what the
-        point offers after the run itself.
+        """Call every hook that is due at `point`.
+
+        `offered` is what the point offers after the run itself.
         """
         call = self._calls.get(point)
         if call:
@@ -403,8 +410,9 @@ class DispatchEngine:
         return self.plan.bindings[id_]
 
     def enter_again(self, point: str) -> None:
-        """Run the first halves at `point` that a resumed run is inside of,
-        and nothing else that fires there.
+        """Run the first halves at `point` that a resumed run is inside of.
+
+        Nothing else that fires there is called.
         """
         self.dispatcher.fire(f"again {point}")
         self.arounds.resumed = frozenset()
@@ -416,17 +424,16 @@ class DispatchEngine:
             self.dispatcher.call_within(closing, ())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the hooks that a run resumed in the middle of an epoch is inside of,
-        and those switched off.
-        """
+        """Return the hooks that a run resumed within an epoch is inside of, and disabled ones."""
         disabled = {
             hook: [off.why, [*off.spared]] for hook, off in self.dispatcher.disabled.items()
         }
         return {"entered": self.arounds.at("before_train_epoch"), "disabled": disabled}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> dict[str, str]:
-        """Take back what `state_dict` returned; return the hooks
-        that stay switched off, and why.
+        """Take back what `state_dict` returned.
+
+        Returns the hooks that stay switched off, and why.
         """
         self.arounds.resumed = frozenset(state["entered"])
         known = {hook.name for hook in self.plan.hooks}
@@ -443,16 +450,18 @@ class DispatchEngine:
             self.offloaded.settle()
 
     def cut(self, entered: int) -> None:
-        """Leave an epoch that is cut short, as `leave` does;
-        a run resumed in it will be inside of the same hooks.
+        """Leave an epoch that is cut short, as `leave` does.
+
+        A run resumed in it will be inside of the same hooks.
         """
         inside = frozenset(self.arounds.at("before_train_epoch"))
         self.leave(entered)
         self.arounds.resumed = inside
 
     def throw_into_arounds(self, error: BaseException) -> None:
-        """Throw an exception into all open arounds, the latest first,
-        and ignore those of hooks from here on.
+        """Throw an exception into all open arounds, the latest first.
+
+        Exceptions of hooks are ignored from here on.
         """
         self.dispatcher.ending = True
         if isinstance(error, Exception | Rewind):  # the others end the run at once

@@ -1,5 +1,6 @@
-"""The interface of the dispatch to the executor of offloaded hooks, an optional part,
-imported on demand.
+"""The interface of the dispatch to the executor of offloaded hooks.
+
+The executor is an optional part, imported on demand.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,8 @@ OFFLOAD_MODULE = "hookflow.offload.executor"
 
 
 class BackgroundExecutor(BackgroundSpans, Protocol):
-    """Fires the offloaded hooks of a run in the background;
+    """Fires the offloaded hooks of a run in the background.
+
     `hookflow.offload.executor.OffloadExecutor` is one.
     """
 
@@ -37,8 +39,9 @@ class BackgroundExecutor(BackgroundSpans, Protocol):
         """Wait until every firing is done, and report their failures."""
 
     def take_times(self) -> Mapping[str, list[int]]:
-        """Return by binding what has been done since the last time: firings, ns,
-        longest ns, waiting, dropped.
+        """Return by binding what has been done since the last time.
+
+        These are firings, ns, longest ns, waiting, dropped.
         """
 
 

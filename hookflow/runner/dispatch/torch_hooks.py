@@ -1,5 +1,6 @@
-"""Hooks that PyTorch calls: inside modules, on parameters, optimizers, all modules, state dicts,
-and in DDP.
+"""Hooks that PyTorch calls.
+
+It calls them inside modules, on parameters, optimizers, all modules, state dicts, and in DDP.
 
 A binding at a module point that has a trigger, or states its stages, is registered with PyTorch
 only while it is due. That is settled before each step and before each evaluation of a batch. In a
@@ -70,7 +71,7 @@ class ModuleHookStack:
         behind = [id_ for id_, prepend in there if not prepend]
         ids = [id_ for id_ in self._hooks if id_ != new]
         known = [k for k, id_ in enumerate(ids) if id_ in {*self._own, *ahead, *behind}]
-        # What stands outside has come by hand since.
+        # Hooks outside of the known ones were registered by hand since.
         first, last = (known[0], known[-1] + 1) if known else (0, 0)
         own = [id_ for id_ in ids[first:last] if id_ not in {*ahead, *behind}]
         for id_ in (*ids[:first], *ahead, *own, *behind, *ids[last:]):
@@ -78,8 +79,9 @@ class ModuleHookStack:
 
 
 class ModuleHandle(RemovableHandle):
-    """PyTorch's handle, which here takes a hook off modules for good:
-    a resumed run will not register it again.
+    """PyTorch's handle, which here takes a hook off modules for good.
+
+    A resumed run will not register it again.
     """
 
     def __init__(self, remove: Callable[[], None]) -> None:
@@ -89,8 +91,9 @@ class ModuleHandle(RemovableHandle):
 
 @dataclass(eq=False)
 class ModuleRegistration:
-    """One binding at one module, registered while `handle` is there;
-    once `removed`, never again.
+    """One binding at one module.
+
+    It is registered while `handle` is there, and once `removed`, never again.
     """
 
     firing: HookCall
@@ -175,8 +178,9 @@ class ModuleHooks:
         self.handles: Mapping[str, ModuleHandle] = NamedParts("hook inside the network", handles)
 
     def attach(self, *, compiled: bool) -> None:
-        """Register in the plan's order every binding that is never idle,
-        and in a compiled network all.
+        """Register every binding that is never idle, in the plan's order.
+
+        In a compiled network all are registered.
         """
         for point in (point.name for point in self._engine.plan.points if point.kind == "module"):
             stacks: dict[nn.Module, ModuleHookStack] = {}
@@ -200,8 +204,9 @@ class ModuleHooks:
             registration.drop()
 
     def make_settling_step(self, step: Step) -> Step:
-        """Return a function that settles which bindings are due before each step;
-        `step` itself if none ever idles.
+        """Return a function that settles which bindings are due before each step.
+
+        It is `step` itself if none ever idles.
         """
         if not any(map(self._is_sometimes_idle, self._bindings)):
             return step
@@ -232,8 +237,9 @@ class ModuleHooks:
         return current.removal
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has been removed for good, and what each
-        trigger has said at which iteration.
+        """Return what has been removed for good, and each trigger's latest answer.
+
+        The answer has the iteration at which it was given.
         """
         return {
             "removed": [list(each.key) for each in self._registrations if each.removed],
@@ -241,8 +247,9 @@ class ModuleHooks:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
-        """Take back what `state_dict` returned; return the hooks that
-        stay removed from some module.
+        """Take back what `state_dict` returned.
+
+        Returns the hooks that stay removed from some module.
         """
         removed = {tuple(key) for key in state["removed"]}
         gone = [each for each in self._registrations if each.key in removed]
@@ -295,8 +302,9 @@ class ConditionalRegistration:
         firing.due = lambda: self._active
 
     def settle(self, stage: Stage, done: int) -> None:
-        """Register the binding, or take it off, as it is due in this
-        stage with so many iterations done.
+        """Register the binding, or take it off, as it is due now.
+
+        That is in this stage, with so many iterations done.
         """
         due = stage in self._stages
         if due:
@@ -353,8 +361,9 @@ def register_hooks(
 def _make_caller(
     firing: HookCall, dispatcher: Dispatcher, fires: Callable[[], bool], *known: Any
 ) -> Callable[..., Any]:
-    """Return a function that calls a binding, while it `fires`, with the run, what is `known`, and
-    PyTorch's offer.
+    """Return a function that calls a binding while it `fires`.
+
+    It is called with the run, what is `known`, and PyTorch's offer.
 
     A copy of a module keeps such a function; of a callable object it would have a copy.
     """
@@ -370,8 +379,9 @@ def _make_caller(
 def _on_parameters(
     firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState
 ) -> Handles:
-    """Register a binding on its parameters, also on frozen ones,
-    for when they are trained again.
+    """Register a binding on its parameters.
+
+    Frozen ones are included, for when they are trained again.
     """
     for name, parameter in matching(
         find_differentiable(parts.model), firing.binding.parameters
@@ -394,8 +404,9 @@ def _on_parameters(
 def _on_all_modules(
     firing: HookCall, parts: RunComponents, dispatcher: Dispatcher, state: RunState
 ) -> Handles:
-    """Register a binding for all modules: with the module's name in the network,
-    or None outside of it.
+    """Register a binding for all modules.
+
+    It is given the module's name in the network, or None outside of it.
     """
     names = {module: name for name, module in parts.model.named_modules()}
     process = getpid()

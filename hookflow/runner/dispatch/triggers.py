@@ -1,5 +1,7 @@
-"""Triggers at run time: `every`, `from` and `until` by `hookflow.graph.schedule`, then `when` where
-the others hold.
+"""Triggers at run time.
+
+`every`, `from` and `until` follow `hookflow.graph.schedule`, and `when` is evaluated where the
+others hold.
 
 A multiple at which the condition does not hold is spent: the next chance is the next multiple.
 """
@@ -70,10 +72,10 @@ class ScheduledTrigger(TriggerBase):
         return self._is_due(schedule) and (self._holds is None or self._holds())
 
     def _make_schedule(self) -> Schedule:
-        """Return the schedule by the present totals: a run that only validates learns them from the
-        checkpoint.
+        """Return the schedule by the present totals.
 
-        Before that nothing is done, and any totals will do.
+        A run that only validates learns them from the checkpoint. Before that nothing is done, and
+        any totals will do.
         """
         lengths = self._run.epoch_lengths
         if lengths.at(0) == 0:
@@ -86,7 +88,7 @@ class ScheduledTrigger(TriggerBase):
             if self._count(schedule.opens.counter) < schedule.opens.at:
                 self._wait_for(*schedule.opens)
                 return False
-            # No counter runs backwards: it is not asked again.
+            # No counter runs backwards, so a schedule that has opened stays open.
             self._schedule = replace(schedule, opens=None)
         if schedule.closes and self._count(schedule.closes.counter) >= schedule.closes.at:
             self.next = inf
@@ -147,8 +149,9 @@ class ScheduledTrigger(TriggerBase):
         self._schedule = None
 
     def begin_here(self) -> None:
-        """Begin in a run that has got as far as its counters say:
-        the multiples that they have passed are spent.
+        """Begin in a run that has got as far as its counters say.
+
+        The multiples that they have passed are spent.
         """
         self.next = 0
         self._due = 0
@@ -158,14 +161,15 @@ class ScheduledTrigger(TriggerBase):
 
     def _compute_passed_multiple(self, every: Measure) -> int:
         """Return the multiple that the latest visit of the point was in."""
-        # The count of firings leaves the next one out itself.
+        # The count of firings itself leaves out the next one.
         ahead = self._point.ahead and every.counter != "firing"
         return every.multiple(self._count(every.counter) - ahead)
 
 
 class ThrottledTrigger(ScheduledTrigger):
-    """The trigger of a throttled hook: it fires at each so many times that it is due,
-    as `every` has it by hook.
+    """The trigger of a throttled hook.
+
+    It fires at each so many times that it is due, as `every` has it by hook.
     """
 
     def __init__(
@@ -269,8 +273,9 @@ class LatestScalars:
         return _number(self._latest[name], name)
 
     def take(self, outputs: Mapping[str, Any]) -> None:
-        """Take the single numbers among the outputs of a training iteration;
-        they stay where they are computed.
+        """Take the single numbers among a training iteration's outputs.
+
+        They stay where they are computed.
         """
         if not self.watched:
             return
@@ -353,8 +358,9 @@ class LatestScalars:
         return dict(self._latest)
 
     def load_state_dict(self, state: Mapping[str, float | Tensor]) -> None:
-        """Take back what `state_dict` returned, of a run whose
-        conditions may have named other numbers.
+        """Take back what `state_dict` returned.
+
+        The conditions of that run may have named other numbers.
         """
         self._latest = {name: value for name, value in state.items() if name in self.watched}
 

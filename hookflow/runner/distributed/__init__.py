@@ -1,3 +1,4 @@
-"""Several processes that train one model: who they are, how they start and end,
-what they share and agree on.
+"""Several processes that train one model.
+
+The package has who they are, how they start and end, what they share and agree on.
 """

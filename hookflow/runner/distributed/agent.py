@@ -1,8 +1,8 @@
-"""The agent of `hookflow run --nproc`: starts the ranks, waits for them, and reports the end of the
-run.
+"""The agent of `hookflow run --nproc`.
 
-torch.distributed's launcher starts, watches and ends them. The agent hands signals on and waits as
-long as the ranks need, restarts them where that may help, and writes the end of the event log.
+It starts the ranks, waits for them, and reports the end of the run. torch.distributed's launcher
+starts, watches and ends them. The agent hands signals on and waits as long as the ranks need,
+restarts them where that may help, and writes the end of the event log.
 """
 
 import argparse
@@ -36,8 +36,9 @@ STOP_GRACE_SECONDS = 5.0
 
 
 class RankAgent:
-    """Executes a run by `nproc` ranks with these `options`,
-    restarting them up to `max_restarts` times.
+    """Executes a run by `nproc` ranks with these `options`.
+
+    They are restarted up to `max_restarts` times.
     """
 
     def __init__(self, run_dir: RunDir, nproc: int, max_restarts: int, options: list[str]) -> None:
@@ -86,8 +87,9 @@ class RankAgent:
             self._asked.append(number)
 
     def _forward_signals(self) -> None:
-        """Send each rank the next signal that it has not had; STOP_GRACE_SECONDS after the second
-        one kill it.
+        """Send each rank the next signal that it has not had.
+
+        STOP_GRACE_SECONDS after the second one, ranks are killed.
 
         One at a time, since a process does not notice the same signal twice before it has handled
         it.
@@ -103,8 +105,9 @@ class RankAgent:
                         rank.kill()
 
     def _launch(self) -> StopReason:
-        """Launch the ranks until they end as they should, or no restart is left,
-        and return how that was.
+        """Launch the ranks until they end as they should, or no restart is left.
+
+        Returns how that was.
         """
         options = self._options
         for left in range(self._max_restarts, -1, -1):
@@ -161,7 +164,7 @@ def launch(nproc: int, *arguments: str) -> dict[int, int]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # The agent reports failures.
+    # The agent reports failures itself.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
@@ -184,8 +187,9 @@ def launch(nproc: int, *arguments: str) -> dict[int, int]:
 
 
 def main() -> None:
-    """`python -m hookflow.runner.distributed.agent RUN_DIR --nproc N …`:
-    what `hookflow run --nproc N` starts.
+    """`python -m hookflow.runner.distributed.agent RUN_DIR --nproc N …`.
+
+    `hookflow run --nproc N` starts it.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("run_dir", type=lambda path: RunDir(Path(path)))

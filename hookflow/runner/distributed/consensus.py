@@ -40,8 +40,9 @@ MAX_LATENCY_MICROSECONDS = 100_000
 """Microseconds within which a wish is heard, if an iteration takes less."""
 
 ANSWER_SECONDS = 1.0
-"""Seconds after which a rank that waits for its disk answers the others,
-if `distributed.timeout` is not shorter.
+"""Seconds after which a rank that waits for its disk answers the others.
+
+`distributed.timeout` may be shorter, and then counts.
 """
 
 Shared = TypeVar("Shared")
@@ -63,15 +64,17 @@ class RankConsensus:
         return wishes
 
     def step(self, position: int, wishes: int) -> int:
-        """Return the wishes that are granted after iteration `position`;
-        those given now are heard at a later one.
+        """Return the wishes that are granted after iteration `position`.
+
+        Wishes that are given now are heard at a later one.
         """
         return wishes
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Let `step` count the batches of an evaluation, from 0;
-        earlier wishes wait until it is over.
+        """Let `step` count the batches of an evaluation, from 0.
+
+        Earlier wishes wait until it is over.
         """
         yield
 
@@ -92,8 +95,9 @@ class RankConsensus:
         return work()
 
     def wait(self, ended: Callable[[float], bool]) -> None:
-        """Wait until `ended`, called with the seconds to wait, is true on all ranks;
-        no collective times out.
+        """Wait until `ended` is true on all ranks.
+
+        It is called with the seconds to wait, and no collective times out.
         """
         while self.any_rank(not ended(self._answers)):
             continue
@@ -230,8 +234,9 @@ class ProcessGroupConsensus(RankConsensus):
 
 
 def compute_iterations_between(iteration: int, exchange: int) -> int:
-    """Return the iterations until the next exchange,
-    from the microseconds of an iteration and of an exchange.
+    """Return the iterations until the next exchange.
+
+    They follow from the microseconds of an iteration and of an exchange.
     """
     cheap = math.ceil(exchange / (MAX_EXCHANGE_SHARE * iteration))
     prompt = MAX_LATENCY_MICROSECONDS // iteration - 1

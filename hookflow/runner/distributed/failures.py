@@ -1,5 +1,6 @@
-"""Failures of ranks: timeouts of collectives, the report of each rank,
-and the exit status of a run.
+"""Failures of ranks.
+
+These are timeouts of collectives, the report of each rank, and the exit status of a run.
 """
 
 import json
@@ -50,8 +51,9 @@ def is_timeout(error: BaseException) -> bool:
 def describe_timeout(
     error: BaseException, run_dir: RunDir, ranks: RankLayout, hook: str, point: str
 ) -> str:
-    """Return how long this rank has waited, in which hook (empty for none),
-    and where the other ranks are.
+    """Return how long this rank has waited, in which hook, and where the other ranks are.
+
+    The hook is empty for none.
     """
     result = _TIMED_OUT.search(str(error))
     seconds = 0.0
@@ -84,8 +86,9 @@ def describe_timeout(
 
 
 def is_peer_lost(error: BaseException) -> bool:
-    """Return whether `error` means only that another rank, or the launcher, has gone;
-    a timeout does not.
+    """Return whether `error` means only that another rank, or the launcher, has gone.
+
+    A timeout does not.
     """
     from torch.distributed import DistError
 
@@ -127,7 +130,7 @@ def choose_common_failure(ranks: RankLayout, mine: StopReason, *, lost: bool) ->
             claim = store.compare_set(FAILURE_KEY, "", claim.decode())
         until = time.monotonic() + REPORT_WAIT_SECONDS
         while lost and not store.check([FAILURE_KEY]) and time.monotonic() < until:
-            # To wait for a key prints a warning when it does not come.
+            # PyTorch's own wait for a key prints a warning when the key does not come.
             time.sleep(POLL_PERIOD_SECONDS)
         if not failed and store.check([FAILURE_KEY]):
             claim = store.get(FAILURE_KEY)
@@ -153,8 +156,9 @@ class ChildProcess(Protocol):
 
 
 class ChildExit:
-    """Starts a training at the first call; returns its exit code, and records its end if it left
-    none.
+    """Starts a training at the first call, and returns its exit code.
+
+    Its end is recorded if it left none.
 
     `start` starts the process. A viewer reads the records of earlier attempts before its first
     call. A signal's number is negative; None means that a process of the run is alive. Call it a
@@ -198,8 +202,9 @@ class ChildExit:
         return code
 
     def _write_end(self, code: int) -> int:
-        """Append an end to the event log if this attempt has left none, which is a failure;
-        return the exit code.
+        """Append an end to the event log if this attempt has left none, and return the exit code.
+
+        An attempt without an end has failed.
         """
         records = self._log.read_all()
         if any(record["k"] in END_KINDS for record in records) or not self._run_dir.path.exists():
@@ -247,7 +252,7 @@ def exit_status(
         )
     killed = [rank for rank, code in failed.items() if code < 0 and -code not in END_SIGNALS]
     if killed:  # by END_SIGNALS a rank ends only where it is on its way out already
-        # The launcher kills later.
+        # The first of the killed ranks is the cause: the launcher kills the others later.
         rank = min(killed, key=lambda each: logs[each][-1]["t"] if logs[each] else 0.0)
         reason = f"rank {rank} was {run_dir.ended_by(failed[rank])}; the others were ended"
         return StopReason(reason, "failed", exit_code(failed[rank]), save=False)
@@ -262,8 +267,9 @@ def exit_status(
 def write_end(
     run_dir: RunDir, since: float, stop: StopReason, resume: str, seconds: float, *, resumes: bool
 ) -> None:
-    """Append `stop` to the event log of rank 0, unless the attempt that began at `since` has such
-    an end.
+    """Append `stop` to the event log of rank 0.
+
+    Nothing is appended if the attempt that began at `since` has such an end.
 
     `resume` is the command that resumes a failed run; `seconds` is the length of all attempts. When
     none of them has begun and they `resumes` the run, they are recorded as refused.
@@ -325,8 +331,9 @@ def _end_of(records: list[Record]) -> StopReason | None:
 
 
 def _failure(records: list[Record], rank: int) -> str:
-    """Return the failure that a rank without an end has reported by an error,
-    or by a message before a restart.
+    """Return the failure that a rank without an end has reported.
+
+    It has reported it by an error, or by a message before a restart.
     """
     last = next(
         (record for record in reversed(records) if record["k"] not in ("frame", "scalars")), None

@@ -26,8 +26,9 @@ from hookflow.runner.model.selectors import modules_matching
 
 
 def without_weights(make: Callable[[], Any], say: Callable[..., None]) -> Any:
-    """Return the model that `make` builds, with its parameters on the meta device, where they take
-    no memory.
+    """Return the model that `make` builds, with its parameters on the meta device.
+
+    There they take no memory.
 
     `FSDPStrategy` gives them the values that rank 0 has built. A model that computes with its
     parameters as it is built is built again, with them.
@@ -57,8 +58,9 @@ def without_weights(make: Callable[[], Any], say: Callable[..., None]) -> Any:
 
 
 def _replace(tensor: Tensor, other: Tensor) -> None:
-    """Replace what a tensor holds by another one, wherever the tensor is referred to:
-    tied parameters stay so.
+    """Replace what a tensor holds by another one, wherever the tensor is referred to.
+
+    Tied parameters stay tied.
     """
     attributes = dict(vars(tensor))
     if isinstance(tensor, nn.Parameter):
@@ -110,8 +112,9 @@ class FSDPStrategy(SeveralRanksStrategy):
         super().parallelize(network, models, device, place)
 
     def share(self, network: nn.Module, device: torch.device, place: Locate) -> None:
-        """Shard the models, and give every rank its shards of the parameters of rank 0,
-        one parameter after another.
+        """Shard the models, and give every rank its shards of the parameters of rank 0.
+
+        This is done one parameter after another.
         """
         first = dist.get_rank() == 0
         named = chain(network.named_parameters(), network.named_buffers())
@@ -141,7 +144,7 @@ class FSDPStrategy(SeveralRanksStrategy):
                 parameter.register_hook(partial(_check_gradient, name))
         states = [random_state(device)]
         dist.broadcast_object_list(states)
-        # What is built after the model draws the same numbers on every rank.
+        # From here on every rank draws the same random numbers for what is built after the model.
         set_random_state(states[0], device)
 
     def _shard_network(self, network: nn.Module) -> None:
@@ -170,9 +173,9 @@ class FSDPStrategy(SeveralRanksStrategy):
         policy = MixedPrecisionPolicy(
             param_dtype=half, reduce_dtype=torch.float32 if half else None
         )
-        # By default the outermost module stays gathered after its forward pass. Changes of a hook
-        # to its weights then is lost, and what it changes in their shards is not seen by the next
-        # forward pass.
+        # By default the outermost module stays gathered after its forward pass. A hook's changes to
+        # the gathered weights would be lost, and the next forward pass would not see changes to the
+        # shards.
         shard = partial(fully_shard, mesh=mesh, reshard_after_forward=True)
         if half:
             for norm in norms:
@@ -193,7 +196,7 @@ class FSDPStrategy(SeveralRanksStrategy):
             raise UserError(
                 Problem(message, place("distributed.replicas"), f"choose a divisor of {world}")
             )
-        # Since a disk may hang.
+        # The timeout is a day, since a disk may hang.
         patient: dict[str, Any] = {"backend": "gloo", "timeout": timedelta(days=1)}
         self.host_group = dist.new_group(**patient)
         if copies == together == 1:
@@ -230,11 +233,10 @@ class FSDPStrategy(SeveralRanksStrategy):
 
 
 def _check_gradient(name: str, gradient: Tensor) -> None:
-    """Raise UserError: a loss is computed from the shards of a parameter, whose gradient FSDP does
-    not average.
+    """Raise UserError, since a loss is computed from the shards of a parameter.
 
-    PyTorch calls this for such a gradient alone. The gradient of the gathered weights is put into
-    the shards without a call.
+    FSDP does not average its gradient. PyTorch calls this for such a gradient alone. The gradient
+    of the gathered weights is put into the shards without a call.
     """
     message = (
         f'the loss is computed from the shards of "{name}", outside the forward pass of the module'

@@ -27,14 +27,16 @@ OF_DDP = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
 """The keys of `[distributed]` that `DistributedDataParallel` takes by the same names."""
 
 BUCKET_BYTES = 250 << 20
-"""Bytes that are sent at once, as by `DistributedDataParallel`:
-a copy of all may not fit in the memory.
+"""Bytes that are sent at once, as by `DistributedDataParallel`.
+
+A copy of all may not fit in the memory.
 """
 
 
 def broadcast(tensors: Iterable[Tensor]) -> None:
-    """Copy the contents of these tensors from rank 0 to all; as bytes,
-    since gloo lacks some types of numbers.
+    """Copy the contents of these tensors from rank 0 to all.
+
+    They are sent as bytes, since gloo lacks some types of numbers.
     """
     shared = [tensor.detach() for tensor in tensors]
     shared = [
@@ -46,8 +48,9 @@ def broadcast(tensors: Iterable[Tensor]) -> None:
 
 @torch.no_grad()
 def average(tensors: list[Tensor]) -> None:
-    """Replace the contents of these tensors by their mean over the ranks,
-    BUCKET_BYTES of a type of number at once.
+    """Replace the contents of these tensors by their mean over the ranks.
+
+    BUCKET_BYTES of a type of number are sent at once.
     """
     for group in group_by_dtype(tensors):
         for bucket in in_buckets(group, BUCKET_BYTES):
@@ -59,8 +62,9 @@ def average(tensors: list[Tensor]) -> None:
 
 
 def in_buckets(tensors: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
-    """Yield the tensors in their order, in lists of at most `size` bytes;
-    a larger tensor is in a list of its own.
+    """Yield the tensors in their order, in lists of at most `size` bytes.
+
+    A larger tensor is in a list of its own.
     """
     bucket: list[Tensor] = []
     held = 0
@@ -84,10 +88,10 @@ def class_of(model: nn.Module) -> str:
 
 
 class ParallelStrategy:
-    """How the ranks keep one model; this base class is the strategy of a single process, whose
-    calls do nothing.
+    """How the ranks keep one model.
 
-    All ranks must make the same calls, in the same order.
+    This base class is the strategy of a single process, whose calls do nothing. All ranks must make
+    the same calls, in the same order.
     """
 
     several = False
@@ -95,8 +99,9 @@ class ParallelStrategy:
     mesh: DeviceMesh | None = None
     """The mesh over which a checkpoint is loaded in shards; None where it is loaded in full."""
     host_mesh: DeviceMesh | None = None
-    """The same ranks, by the CPU: copies of sharded tensors in the
-    host's memory are sharded over it.
+    """The same ranks, by the CPU.
+
+    Copies of sharded tensors in the host's memory are sharded over it.
     """
     data_group: dist.ProcessGroup | None = None
     """The ranks over which a batch is shared, each a share of its own; None for all."""
@@ -106,11 +111,10 @@ class ParallelStrategy:
     def parallelize(
         self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate
     ) -> None:
-        """Give every rank the weights of rank 0, and each model (a part of the network) what it
-        keeps of them.
+        """Give every rank the weights of rank 0, and each model what it keeps of them.
 
-        Called before there are optimizers: FSDP replaces the parameters. Raises UserError when it
-        cannot shard them.
+        A model is a part of the network. Called before there are optimizers: FSDP replaces the
+        parameters. Raises UserError when it cannot shard them.
         """
 
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
@@ -120,34 +124,32 @@ class ParallelStrategy:
         """
 
     def check_lengths(self, lengths: Mapping[str, int], place: Locate) -> None:
-        """Raise UserError, on every rank, when one has more batches in an
-        epoch of some split than another.
-        """
+        """Raise UserError, on every rank, when an epoch of a split has more batches on one."""
 
     def require_sync(self, wanted: bool) -> None:
         """Set whether the gradients of the next backward passes are averaged over the ranks."""
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Average the gradients of these parameters, unless the backward pass has done so; called
-        before each step.
+        """Average the gradients of these parameters, unless the backward pass has done so.
 
-        The same of them must have a gradient on all ranks. Raises UserError when the backward pass
-        has not averaged.
+        It is called before each step. The same of them must have a gradient on all ranks. Raises
+        UserError when the backward pass has not averaged.
         """
 
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
-        """Return the sum over the ranks: a new tensor of the shape of `value` on the device,
-        float64 for a number.
+        """Return the sum over the ranks.
 
-        Of ranks that compute the same share of a batch it takes in one.
+        It is a new tensor of the shape of `value` on the device, float64 for a number. The sum
+        takes in one of the ranks that compute the same share of a batch.
         """
         if isinstance(value, Tensor):
             return value.detach().to(device, copy=True, memory_format=torch.contiguous_format)
         return on_device(value, device)  # which waits for no device
 
     def broadcast_buffers(self) -> None:
-        """Give every rank the buffers of rank 0 that a checkpoint keeps,
-        as the statistics of a batch norm.
+        """Give every rank the buffers of rank 0 that a checkpoint keeps.
+
+        The statistics of a batch norm are such buffers.
         """
 
 
@@ -208,18 +210,18 @@ class SeveralRanksStrategy(ParallelStrategy):
 
 
 class UserWrappedStrategy(SeveralRanksStrategy):
-    """The ranks of a loop of the user's own, which has wrapped its model itself:
-    nothing is averaged or shared here.
+    """The ranks of a user's own loop, which has wrapped its model itself.
+
+    Nothing is averaged or shared here.
     """
 
 
 class DDPStrategy(SeveralRanksStrategy):
-    """Averages gradients by `DistributedDataParallel`, while the backward pass still computes
-    others.
+    """Averages gradients by `DistributedDataParallel`, while others are still computed.
 
-    The forward pass of each model goes through its wrapper; the model itself, its names and its
-    hooks stay as they are. A wrapper is made at the first forward pass with gradients, so that
-    hooks can add parameters before it.
+    The backward pass computes them. The forward pass of each model goes through its wrapper; the
+    model itself, its names and its hooks stay as they are. A wrapper is made at the first forward
+    pass with gradients, so that hooks can add parameters before it.
     """
 
     def __init__(self, section: DistributedSection) -> None:
@@ -302,8 +304,9 @@ class DDPStrategy(SeveralRanksStrategy):
 
 
 class _BareModel(nn.Module):
-    """A model as its wrapper sees it: without hooks, which fire around the wrapper,
-    and without buffers.
+    """A model as its wrapper sees it: without hooks and without buffers.
+
+    Hooks fire around the wrapper.
     """
 
     def __init__(self, model: nn.Module, forward: Callable[..., Any]) -> None:
@@ -346,16 +349,15 @@ def load_optimizer(
     host_tensors: Collection[Path] = (),
     saved_dtypes: Mapping[Tensor, torch.dtype] | None = None,
 ) -> None:
-    """Give an optimizer its full `state_dict`, as `load_optimizer_state` does: sharded as its
-    parameters are.
+    """Give an optimizer its full `state_dict`, as `load_optimizer_state` does.
 
-    Raises ValueError as `load_state_dict` does.
+    The state is sharded as its parameters are. Raises ValueError as `load_state_dict` does.
     """
     parameters = list_group_entries(optimizer.param_groups)
     if any(map(is_sharded, parameters)):
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         entries = dict(state["state"])
-        # A wrong count is reported below.
+        # The zip is not strict, since PyTorch reports a wrong count below.
         for number, parameter in zip(numbers, parameters, strict=False):
             if number in entries:
                 entries[number] = mapped(entries[number], partial(_convert_like, held=parameter))
@@ -373,11 +375,11 @@ def _convert_like(value: Any, held: Any) -> Any:
 def full_state(
     state: dict[str, Any], consensus: RankConsensus, per_rank: Sequence[str], by_item: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the state with what each rank has of its own; the first rank alone gets that of the
-    others.
+    """Return the state with what each rank has of its own.
 
-    Each rank has entries `per_rank` of its own; of those `by_item` the items that are not equal on
-    all ranks. All ranks must call it, and each waits for the others. Sharded tensors remain so.
+    The first rank alone gets that of the others. Each rank has entries `per_rank` of its own; of
+    those `by_item` the items that are not equal on all ranks. All ranks must call it, and each
+    waits for the others. Sharded tensors remain so.
     """
     own = {key: state[key] for key in per_rank}
     for key in by_item:
@@ -385,7 +387,7 @@ def full_state(
         first, *rest = consensus.all_gather_object(digests)
         shared = {name for name in first if all(other.get(name) == first[name] for other in rest)}
         own[key] = {name: item for name, item in state[key].items() if name not in shared}
-    # a GPU's tensor that is pickled would come out on that GPU on every other rank
+    # A pickled tensor of a GPU would be loaded on that same GPU on every other rank.
     sent = mapped(
         without_contents(own),
         lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) and not leaf.is_meta else leaf,
@@ -395,10 +397,10 @@ def full_state(
 
 
 def _digest(state: Any) -> bytes:
-    """Return a checksum of the state of a hook: of what is sharded only its kind, of other tensors
-    all bytes.
+    """Return a checksum of the state of a hook.
 
-    One tensor after another is read, without a copy of those in the host's memory.
+    A sharded tensor counts by its kind alone, and another one by all its bytes. One tensor after
+    another is read, without a copy of those in the host's memory.
     """
     checksum = hashlib.sha256()
 
@@ -415,10 +417,10 @@ def _digest(state: Any) -> bytes:
 
 
 def local_state(state: dict[str, Any], ranks: RankLayout, by_item: Sequence[str]) -> dict[str, Any]:
-    """Return the state of this rank; that of rank 0, with None for "random", where there was no
-    such rank.
+    """Return the state of this rank.
 
-    From the entries `by_item` a rank has those items alone that differ between ranks.
+    Where there was no such rank it is that of rank 0, with None for "random". From the entries
+    `by_item` a rank has those items alone that differ between ranks.
     """
     others = state.get("ranks", [])
     if ranks.first:

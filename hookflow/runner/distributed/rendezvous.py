@@ -1,5 +1,6 @@
-"""Rendezvous: the environment that the launcher gives to the ranks, their store, and their process
-group.
+"""Rendezvous.
+
+It is the environment that the launcher gives to the ranks, their store, and their process group.
 
 The store exists before the process group and outlives it, also over a restart. Imports torch only
 for these two.
@@ -45,8 +46,9 @@ SINGLE_RANK = RankLayout()
 
 
 def of_environment() -> RankLayout:
-    """Return the ranks of the environment that the launcher (torchrun,
-    `hookflow run --nproc`) has set.
+    """Return the ranks of the launcher's environment.
+
+    The launcher is torchrun, or `hookflow run --nproc`.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     return RankLayout(
@@ -67,9 +69,7 @@ def is_started_by_torchrun() -> bool:
 
 
 def count_restarts() -> tuple[int, int]:
-    """Return how often this machine's launcher has restarted its ranks,
-    and how often it may in all.
-    """
+    """Return how often this machine's launcher has restarted its ranks, and how often it may."""
     done, most = (
         os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS")
     )
@@ -133,8 +133,9 @@ def join_ranks(ranks: RankLayout, seconds: float) -> Store:
 
 
 def join_anew() -> None:
-    """Let these ranks have another part of the store for their next process group:
-    the last one has left keys in it.
+    """Let these ranks have another part of the store for their next process group.
+
+    The last one has left keys in it.
     """
     global joined
     from torch._C._distributed_c10d import PrefixStore
@@ -228,11 +229,10 @@ They are kept: to release one may wait for the other ranks.
 
 
 def leave_process_group() -> None:
-    """Let each collective of the default group raise on this rank, which has failed, instead of
-    waiting.
+    """Let each collective of the default group raise on this rank.
 
-    The other ranks may be in another collective. Gloo aborts a process in which the two meet, and
-    its reason is lost.
+    It has failed, and does not wait. The other ranks may be in another collective. Gloo aborts a
+    process in which the two meet, and its reason is lost.
     """
     import torch.distributed as dist
 
@@ -244,10 +244,10 @@ def leave_process_group() -> None:
 def compute_data_layout(
     section: DistributedSection, ranks: RankLayout, place: Locate
 ) -> RankLayout:
-    """Return this process among those that share a batch: with `tensor_parallel`, neighbours have
-    the same share.
+    """Return this process among those that share a batch.
 
-    Raises UserError when the ranks cannot be divided so.
+    With `tensor_parallel`, neighbours have the same share. Raises UserError when the ranks cannot
+    be divided so.
     """
     together = 1
     if ranks.world > 1:

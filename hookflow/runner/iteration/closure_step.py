@@ -21,8 +21,9 @@ class _StepSkippedError(Exception):
 
 
 class ClosureStepper:
-    """Takes steps of optimizers that call a closure, such as LBFGS, and those that step from two
-    points, as SAM.
+    """Takes steps of optimizers that call a closure or step from two points.
+
+    LBFGS calls a closure, and SAM steps from two points.
 
     `before_optimizer_step` fires when the first gradients of a step are there: those that the task
     has computed before the step, or else those of the first call of the closure. At each later call
@@ -42,12 +43,11 @@ class ClosureStepper:
         self._gradient_writers: list[HookCall] | None = None
 
     def step(self, offered: tuple[Any, ...], name: str, closure: Callable[[], Any]) -> Any:
-        """Let an optimizer step with a closure, which returns the loss; return what the optimizer
-        returns.
+        """Let an optimizer step with a closure, which returns the loss.
 
-        Where the step is left out it is the loss of the first call of the closure, None if there
-        was none. Raises UserError in a run whose steps cannot have a closure, and when the
-        optimizer has not called it.
+        Returns what the optimizer returns. Where the step is left out it is the loss of the first
+        call of the closure, None if there was none. Raises UserError in a run whose steps cannot
+        have a closure, and when the optimizer has not called it.
         """
         self._check()
         self._is_stepping = True
@@ -114,7 +114,8 @@ class ClosureStepper:
             )
         if update.take_skip_request():
             raise _StepSkippedError
-        # The host waits: an optimizer with a closure leaves no step out by itself.
+        # The host waits for the device here: an optimizer with a closure cannot skip a step by
+        # itself.
         if bool(is_empty):
             update.empty_steps.left_out()
             raise _StepSkippedError
@@ -142,8 +143,9 @@ class ClosureStepper:
             self._context.log.say(f"{message}: the step was taken", "warn")
 
     def _find_gradient_writers(self) -> list[HookCall]:
-        """Return the hooks that write gradients before a step;
-        from here on each is evaluated once an iteration.
+        """Return the hooks that write gradients before a step.
+
+        From here on each is evaluated once an iteration.
         """
         writers = []
         for firing in self._engine.firings(CLOSURE_POINT):
@@ -154,8 +156,9 @@ class ClosureStepper:
         return writers
 
     def _average_loss(self, loss: Any) -> Any:
-        """Return the loss of the whole batch: by it a line search decides,
-        and all ranks must decide alike.
+        """Return the loss of the whole batch.
+
+        A line search decides by it, and all ranks must decide alike.
         """
         strategy = self._context.parts.strategy
         if not strategy.several:

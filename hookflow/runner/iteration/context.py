@@ -1,5 +1,6 @@
-"""The context of a run: its settings, and the parts that loop, update,
-evaluation and checkpoints share.
+"""The context of a run.
+
+It has the settings, and the parts that loop, update, evaluation and checkpoints share.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,10 +56,9 @@ class HookSettings:
         self._set: dict[str, dict[str, str]] = {}
 
     def set(self, hook: str, argument: str, text: str) -> str:
-        """Set an attribute of the hook to a value written as in TOML, and return what it was in
-        words.
+        """Set an attribute of the hook to a value written as in TOML.
 
-        Raises UserError or ValueError for a wrong value.
+        Returns what the value was, in words. Raises UserError or ValueError for a wrong value.
         """
         made = self._hooks[hook]
         value = read_value(text)
@@ -154,7 +154,7 @@ class RunContext:
         section = parts.section
         ranks = parts.ranks
         several = ranks.world > 1
-        # Ranks with the same share of a batch, one after another.
+        # So many consecutive ranks have the same share of a batch.
         together = ranks.world // parts.data_ranks.world
         state.batches_by_epoch = parts.batches_by_epoch
         state.accumulate_by_epoch = section.accumulate
@@ -208,12 +208,14 @@ class RunContext:
             skipping = {b.point for b in plan.bindings if "control" in b.writes}
         self._skips_agreed = skipping & {*WITH_A_BATCH}
         self.only_evaluates = False
-        """Whether nothing is trained: a checkpoint is evaluated,
-        and `before_train` does not fire.
+        """Whether a checkpoint is evaluated, and nothing is trained.
+
+        `before_train` does not fire then.
         """
         self.refetches_batches = several and can_refetch(parts.data)
-        """Whether new workers fetch a batch of which a worker hangs:
-        no rank can leave an iteration alone.
+        """Whether new workers fetch a batch of a hung worker.
+
+        With several ranks, none can leave an iteration alone.
         """
 
     def epoch_of(self, split: str, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -224,8 +226,9 @@ class RunContext:
         return iter(source.epoch(epoch, start=start))
 
     def computed(self, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return a task's method in the run's precision,
-        before which the hooks inside the network are settled.
+        """Return a task's method in the run's precision.
+
+        Before each call the hooks inside the network are settled.
         """
         parts = self.parts
         return self.module_hooks.make_settling_step(
@@ -235,8 +238,9 @@ class RunContext:
     def fire_with_batch(
         self, point: str, batch: Any, writers: Sequence[HookCall] | None = None
     ) -> Any:
-        """Fire a point with a batch, or these firings of it alone;
-        return the batch after the hooks, or SKIP_MARKER.
+        """Fire a point with a batch, or these firings of it alone.
+
+        Returns the batch after the hooks, or SKIP_MARKER.
         """
         dispatcher = self.engine.dispatcher
         requests = self.requests
@@ -255,8 +259,9 @@ class RunContext:
         return offered[1]
 
     def iteration(self, binding: Binding | None) -> int:
-        """Return the iteration under way while this hook is called, or none is; between two,
-        the one that is done.
+        """Return the current iteration while this hook is called, or none is.
+
+        Between two iterations it is the one that is done.
         """
         point = None
         if binding:
@@ -276,7 +281,7 @@ class RunContext:
     ) -> None:
         if it is None:
             it = self.iteration(binding)
-            # Else hooks on the way out name the next.
+            # Without this, the hooks that fire on the way out would name the next iteration.
             self.state.iterating &= action != "raise" or it > self.state.iter
             error.add_note(self.state.place(it))
         if isinstance(error, UserError):
@@ -295,8 +300,9 @@ class RunContext:
 
 
 def check_retries_on_all_ranks(plan: Plan, place: Callable[[str], Where]) -> None:
-    """Raise UserError for a hook that is called again on one of several ranks,
-    where others may wait for it.
+    """Raise UserError for a hook that is called again on one of several ranks.
+
+    The others may wait for it.
     """
     for hook in plan.hooks:
         if hook.retry and hook.ranks == "all":

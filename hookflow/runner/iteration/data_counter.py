@@ -34,10 +34,10 @@ class DataCounter:
         self._samples = self._tokens = 0
 
     def take(self, index: int, batch: Any, total: int | None = None) -> None:
-        """Count a batch by its index in the epoch; `total` is the samples of all ranks, where they
-        are known.
+        """Count a batch by its index in the epoch.
 
-        All ranks call it. Raises UserError where nothing says how many samples the batch has.
+        `total` is the samples of all ranks, where they are known. All ranks call it. Raises
+        UserError where nothing says how many samples the batch has.
         """
         if self._counts_samples:
             samples = total
@@ -70,10 +70,10 @@ def make_data_counter(
     sizes: BatchSizes | None,
     gather: Callable[[int], list[int]],
 ) -> DataCounter | None:
-    """Return the counter that the triggers of a plan need; None where they count neither samples
-    nor tokens.
+    """Return the counter that a plan's triggers need.
 
-    Raises UserError where the loop is the user's own, or no method of the task counts tokens.
+    It is None where they count neither samples nor tokens. Raises UserError where the loop is the
+    user's own, or no method of the task counts tokens.
     """
     hooks: dict[str, str] = {}  # by unit: the first hook with such a trigger
     for binding in plan.bindings:

@@ -60,8 +60,9 @@ Place = tuple[int, int, int]
 
 
 class LossCheck:
-    """The losses of a training: each is checked as soon as the host has it, on CUDA an iteration or
-    so later.
+    """The losses of a training.
+
+    Each is checked as soon as the host has it, on CUDA an iteration or so later.
 
     `explain` returns the rest of the message for the batch of the loss, or for None where that
     batch is gone, and for its iteration.
@@ -114,8 +115,9 @@ class LossCheck:
 
 
 def suggest_remedies(precision: str, *, clips: bool, saved: bool) -> str:
-    """Return ways to avoid a loss that is not finite,
-    in a run that may clip gradients and have saved checkpoints.
+    """Return ways to avoid a loss that is not finite.
+
+    The run may clip gradients and have saved checkpoints.
     """
     ways = ["lower the learning rate"]
     if not clips:
@@ -139,13 +141,13 @@ As in PyTorch.
 
 
 class StepGuard:
-    """Checks the gradients before each step, and skips it when one of them is not finite. All ranks
-    decide alike.
+    """Checks the gradients before each step, and skips it when one of them is not finite.
 
-    In float16 it scales the losses, as `torch.amp.GradScaler`, which would wait for the device.
-    With `run.on_nan = "skip"` it checks the losses as well: one that is not finite may have finite
-    gradients. `waits` says whether the host must know before a step whether it is taken: an
-    optimizer that is not fused cannot skip one by itself, and hooks fire after each step.
+    All ranks decide alike. In float16 it scales the losses, as `torch.amp.GradScaler`, which would
+    wait for the device. With `run.on_nan = "skip"` it checks the losses as well: one that is not
+    finite may have finite gradients. `waits` says whether the host must know before a step whether
+    it is taken: an optimizer that is not fused cannot skip one by itself, and hooks fire after each
+    step.
     """
 
     def __init__(
@@ -170,9 +172,7 @@ class StepGuard:
         self._found = torch.zeros((), device=device)
         self._left_out = torch.zeros((), device=device)
         self._bad_loss = {name: torch.zeros((), device=device) for name in parts.optimizers}
-        """By optimizer: 1 where a loss was not finite whose
-        gradients no step has used yet, else 0.
-        """
+        """By optimizer: 1 where a loss was not finite whose gradients wait for a step, else 0."""
         self._reported = 0
         self._in_a_row: dict[tuple[str, ...], int] = {}
         """How many steps of these optimizers were skipped since their last one that was taken."""
@@ -189,9 +189,7 @@ class StepGuard:
             )
 
     def seed(self, loss: Tensor, share: Weight) -> Tensor:
-        """Return the gradient that the backward pass of a loss begins with,
-        when it counts by `share`.
-        """
+        """Return the gradient that a loss's backward pass begins with when it counts by `share`."""
         return (self._scale * share).to(loss.dtype)
 
     def watch(self, loss: Tensor, names: Iterable[str]) -> None:
@@ -203,8 +201,9 @@ class StepGuard:
             self._bad_loss[name] = torch.maximum(self._bad_loss[name], bad)
 
     def reset_losses(self, names: Iterable[str]) -> None:
-        """Begin anew with the losses of these optimizers:
-        a step has used their gradients, or left them out.
+        """Begin anew with the losses of these optimizers.
+
+        A step has used their gradients, or left them out.
         """
         if not self._skips_nan:
             return
@@ -213,11 +212,10 @@ class StepGuard:
 
     @torch.no_grad()
     def found_inf(self, names: tuple[str, ...]) -> Tensor:
-        """Divide the gradients of these optimizers by the scale; return 1 if their step must be
-        left out, else 0.
+        """Divide the gradients of these optimizers by the scale.
 
-        It must where a gradient or a loss is not finite, on any rank. The scale depends on the
-        gradients alone.
+        Returns 1 if their step must be left out, else 0. It is left out where a gradient or a loss
+        is not finite, on any rank. The scale depends on the gradients alone.
         """
         bad_gradient = self._unscale(names)
         bad_loss = torch.stack([self._bad_loss[name] for name in names]).max()
@@ -230,8 +228,9 @@ class StepGuard:
         return result
 
     def _unscale(self, names: tuple[str, ...]) -> Tensor:
-        """Divide the gradients of these optimizers by the scale;
-        return 1 if one of them is not finite, else 0.
+        """Divide the gradients of these optimizers by the scale.
+
+        Returns 1 if one of them is not finite, else 0.
         """
         result = torch.zeros((), device=self._device)
         inverse = None
@@ -249,13 +248,13 @@ class StepGuard:
 
     def should_skip(self, names: tuple[str, ...], found_inf: Tensor) -> bool:
         """Return whether the host knows that the step of these optimizers is not taken."""
-        # A fused SGD whose very first step is left out would go on with whatever lay in memory as
-        # its momentum.
+        # An optimizer may skip a step by itself, but not its very first one: a fused SGD would go
+        # on with uninitialised memory as its momentum.
         if not self.waits and self._began.issuperset(names):
             self._counts.send(self._left_out, (self._state.iter + 1, names))
             return False
         refused = bool(found_inf)
-        # The host has waited already: so this is reported in the iteration itself, on any device.
+        # The host has waited already, so this is reported in the iteration itself, on any device.
         if refused:
             self._counts.send(self._left_out.cpu(), (self._state.iter + 1, names))
         else:
@@ -271,8 +270,9 @@ class StepGuard:
         step_unless(optimizer, found_inf)
 
     def update_scale(self) -> None:
-        """Move the scale of the losses; for when no gradients are left that were
-        computed with the present one.
+        """Move the scale of the losses.
+
+        It is for when no gradients are left that were computed with the present one.
         """
         if self._scales:
             torch._amp_update_scale_(
@@ -281,10 +281,10 @@ class StepGuard:
             self._found = torch.zeros_like(self._found)
 
     def report(self, wait: bool = False) -> None:
-        """Log how many steps have been skipped, with a message at the 1st, the 10th, the 100th, and
-        so on.
+        """Log how many steps have been skipped.
 
-        Raises NonFiniteLossError after too many in a row.
+        A message comes at the 1st, the 10th, the 100th, and so on. Raises NonFiniteLossError after
+        too many in a row.
         """
         for count, (it, names) in self._counts.iter_arrived(wait):
             total = int(count)
@@ -329,8 +329,9 @@ class StepGuard:
         return f"{skipped}: {cause}. To allow more: run.max_skipped_steps"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many steps were skipped, also in a row and since the scale moved;
-        in float16 the scale.
+        """Return how many steps were skipped, also in a row and since the scale moved.
+
+        In float16 the scale is there, too.
         """
         scale = {}
         if self._scales:
@@ -350,8 +351,9 @@ class StepGuard:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned, of a run that may
-        have been in another precision.
+        """Take back what `state_dict` returned.
+
+        That run may have been in another precision.
         """
         if self._scales and "scale" in state:
             self._scale.copy_(state["scale"])
@@ -373,15 +375,14 @@ def step_unless(optimizer: Optimizer, left_out: Tensor) -> None:
 
 
 def can_skip(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer can leave a step out by itself,
-    as a tensor on the device says.
-    """
+    """Return whether an optimizer can leave a step out by itself, by a tensor on the device."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
 class EmptySteps:
-    """Steps of batches that weigh nothing: says the first of them,
-    and on CUDA waits for no device to learn of it.
+    """Steps of batches that weigh nothing, of which the first is reported.
+
+    On CUDA no device is waited for to learn of it.
     """
 
     def __init__(self, state: RunState, say: Callable[..., None]) -> None:
@@ -395,8 +396,9 @@ class EmptySteps:
         self._tell(self._state.iter + 1, LEFT_OUT)
 
     def watch(self, is_empty: Tensor, outcome: str) -> None:
-        """Take in a tensor that is 1 if the batches of this iteration weigh nothing,
-        and what its step does then.
+        """Take in a tensor that is 1 if the iteration's batches weigh nothing.
+
+        `outcome` says what the step of the iteration does then.
         """
         if not self._said:
             self._sent.send(is_empty, (self._state.iter + 1, outcome))
@@ -424,8 +426,9 @@ ZERO_STEP = (
 
 
 def host_sync_reason(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
-    """Return why the host must check the gradients before each step;
-    an empty string where it need not.
+    """Return why the host must check the gradients before each step.
+
+    The text is empty where it need not.
     """
     for optimizer in optimizers.values():
         if not can_skip(optimizer):
@@ -439,8 +442,9 @@ def host_sync_reason(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
 
 
 def _iter_gradients(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield the gradients of an optimizer's parameters: of sparse ones the values,
-    of sharded ones this rank's.
+    """Yield the gradients of an optimizer's parameters.
+
+    Of sparse ones it is the values, and of sharded ones those of this rank.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -15,8 +15,9 @@ BATCH_WEIGHT_HINT = (
 
 
 class IgnoredTargets(TorchFunctionMode):
-    """Counts, in its context, the targets that PyTorch's losses for classes are given, and those
-    that they leave out.
+    """Counts the targets that PyTorch's losses for classes are given, and those they leave out.
+
+    It counts in its context.
 
     `data` names the data in the warning, and `say` takes lines for people.
     """

@@ -52,11 +52,11 @@ def choose_iteration(context: RunContext, run: Any, update: OptimizerUpdate) -> 
 def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper would cost time in every iteration
     context: RunContext, run: Any, update: OptimizerUpdate
 ) -> Iterate:
-    """Return the iteration of one batch, on one process, in which no hook changes the batch or the
-    control flow.
+    """Return the iteration of one batch, on one process, that no hook changes.
 
-    This is the hot path: whatever can be decided before is decided above `iterate`. A call that is
-    not there costs nothing, and `tests/runner/test_calls.py` counts those that are.
+    No hook replaces its batch or changes its control flow. This is the hot path: whatever can be
+    decided before is decided above `iterate`. A call that is not there costs nothing, and
+    `tests/runner/test_calls.py` counts those that are.
     """
     s = context.state
     requests = context.requests
@@ -83,7 +83,7 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
 
     def iterate(batches: Iterator[Any]) -> None:  # noqa: C901, PLR0912, PLR0915  # as above
         nonlocal checked
-        # Commands change them.
+        # A command may switch a hook, which changes these functions.
         before_iter, after_iter = point("before_train_iter"), point("after_train_iter")
         after_forward = point("after_forward")
         before_backward = point("before_backward")
@@ -120,7 +120,7 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
                         watch(loss, batch)
                     loss.backward()
             except Exception:
-                # Was the task's first answer right, and this one is not?.
+                # The check of the first outputs does not cover these, and they may be the cause.
                 check_outputs(outputs, task, "step", run)
                 raise
             backward = clock()
@@ -205,14 +205,15 @@ class _BatchwiseIteration(ABC):
 
     @abstractmethod
     def iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
-        """Do one iteration; return what the points are offered,
-        or None where every batch was skipped.
+        """Do one iteration.
+
+        Returns what the points are offered, or None where every batch was skipped.
         """
 
     def next(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch; learn how many examples it has, and what the loss of this rank
-        counts of the whole.
+        """Return the next batch.
 
+        The number of its examples is learnt, and what the loss of this rank counts of the whole.
         The latter is learnt here unless the task says what a batch weighs.
 
         Raises UserError when there is none, though the data promised more.
@@ -233,9 +234,9 @@ class _BatchwiseIteration(ABC):
 
 
 class AccumulatedIteration(_BatchwiseIteration):
-    """An iteration of one batch or several whose gradients add up, over any number of ranks, with
-    all that may change
-    it: batches replaced and skipped, steps skipped, losses scaled.
+    """An iteration of one batch or several whose gradients add up, over any number of ranks.
+
+    All may change in it: batches are replaced and skipped, steps skipped, losses scaled.
     """
 
     def __init__(self, context: RunContext, run: Any, update: OptimizerUpdate) -> None:
@@ -248,8 +249,9 @@ class AccumulatedIteration(_BatchwiseIteration):
         self.writers = [
             f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole"
         ]
-        """The hooks that fire at the later batches of an iteration, too:
-        those that write the batch.
+        """The hooks that fire at the later batches of an iteration, too.
+
+        These are the ones that write the batch.
         """
         for firing in self.writers:
             firing.ask_once_per_iteration(self.state)
@@ -299,8 +301,9 @@ class AccumulatedIteration(_BatchwiseIteration):
         return offered
 
     def _merge_totals(self, totals: "BatchTotals") -> dict[str, Any]:
-        """Let the run show what all batches of an iteration have together;
-        return the means of their outputs.
+        """Let the run show what all batches of an iteration have together.
+
+        Returns the means of their outputs.
         """
         s = self.state
         s.mixes_sets = len(totals.sets) > 1
@@ -313,8 +316,9 @@ class AccumulatedIteration(_BatchwiseIteration):
 
 
 class BatchTotals:
-    """The common values of the batches of one iteration: examples, weight, the sets they are of,
-    numbers of outputs.
+    """The totals of the batches of one iteration.
+
+    They are examples, weight, the sets of the batches, and numbers of outputs.
     """
 
     def __init__(self) -> None:
@@ -336,8 +340,9 @@ class BatchTotals:
 
 
 class SelfSteppingIteration(_BatchwiseIteration):
-    """An iteration of a task that calls `run.backward` and `run.step` itself:
-    one call of its `step`.
+    """An iteration of a task that calls `run.backward` and `run.step` itself.
+
+    It is one call of the task's `step`.
     """
 
     def iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:

@@ -1,5 +1,6 @@
-"""Requests of hooks: skips are granted within the iteration,
-saves and stops at the next safe point.
+"""Requests of hooks.
+
+Skips are granted within the iteration, and saves and stops at the next safe point.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,8 +30,9 @@ class FailureRequest:
 
 @dataclass
 class HookRequests:
-    """The pending requests of a run; of several ranks, those of this one. `hookflow.hooks.run.Run`
-    documents the calls.
+    """The pending requests of a run, or of this rank.
+
+    `hookflow.hooks.run.Run` documents the calls.
 
     `offered` is what the current point offers, where the batch may be replaced: the run, the batch,
     its index.
@@ -43,13 +45,15 @@ class HookRequests:
     say: Callable[..., None]
     several: bool
     least: tuple[int, int] = (0, 0)
-    """The epochs and iterations before which no stop is granted,
-    but for what concerns this process alone.
+    """The epochs and iterations before which no stop is granted.
+
+    A stop that concerns this process alone is granted.
     """
     offered: list[Any] = field(default_factory=list)
     stops: dict[str, bool] = field(default_factory=dict)
-    """The reasons to stop, in the order of asking, and whether each concerns this process alone:
-    the run stops for the others again if it is resumed from before.
+    """The reasons to stop, in the order of asking, and whether each concerns this process alone.
+
+    For a reason that does not, the run stops again if it is resumed from before.
     """
     failure: FailureRequest | None = None
     """The first request to end the run as failed. No resumed run grants it again."""
@@ -125,8 +129,9 @@ class HookRequests:
         )
 
     def accept_stop(self, reason: str) -> bool:
-        """Forget the requests to stop; return whether this one is about this process alone:
-        a resumed run trains on.
+        """Forget the requests to stop.
+
+        Returns whether this one is about this process alone, so that a resumed run trains on.
         """
         if not self.stop_waits:
             self.ended_by = self._find_lasting_stop()
@@ -135,8 +140,9 @@ class HookRequests:
         return this_process
 
     def end_again(self, *, is_changed: bool) -> None:
-        """Stop for the reason that had ended the training which is resumed;
-        where something `is_changed`, train on.
+        """Stop for the reason that had ended the training which is resumed.
+
+        Where something `is_changed`, the run trains on.
         """
         if is_changed:
             self.ended_by = None
@@ -179,8 +185,9 @@ class HookRequests:
             self.state.attention = True
 
     def end_epoch(self) -> None:
-        """Let the epoch end: on all ranks, unless the one that was meant
-        has come to its end meanwhile.
+        """Let the epoch end, on all ranks.
+
+        The epoch that was meant may have come to its end meanwhile, and then nothing ends.
         """
         self.state.epoch_ends = self.state.batch_idx > 0 or not self.several
         self.epoch_end_reason = None
@@ -190,8 +197,9 @@ class HookRequests:
         self.skips_step = True
 
     def accumulate(self, batches: int, *, step: bool, by_examples: bool = True) -> None:
-        """Take the batch into a group of so many: its loss counts by its examples there,
-        or as much as any other.
+        """Take the batch into a group of so many.
+
+        Its loss counts by its examples there, or as much as any other.
         """
         self.check("accumulate")
         self.accumulates = batches
@@ -253,9 +261,7 @@ class HookRequests:
         self.state.attention = True
 
     def check(self, call: str, points: Collection[str] = ()) -> None:
-        """Raise UserError where the call is not allowed,
-        or its hook has not declared the slot that it writes.
-        """
+        """Raise UserError where the call is not allowed or its hook lacks the slot it writes."""
         here = self.current()
         slot, points = WRITE_CALLS.get(call, ("", points))
         if here is None:

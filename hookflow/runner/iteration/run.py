@@ -1,5 +1,6 @@
-"""The run that hooks and tasks receive: it implements the protocol `hookflow.hooks.run.Run`,
-which documents it.
+"""The run that hooks and tasks receive.
+
+It implements the protocol `hookflow.hooks.run.Run`, which documents it.
 """
 
 import json
@@ -50,9 +51,7 @@ CALLED_INSTEAD = {
 
 
 def make_assignment_problem(name: str) -> Problem:
-    """Return that a hook cannot assign an attribute of the run,
-    and what it can do in place of that.
-    """
+    """Return that a hook cannot assign an attribute of the run, and what it can do instead."""
     if name in CALLED_INSTEAD:
         return Problem(
             f"run.{name} cannot be set: the training would not see it", hint=CALLED_INSTEAD[name]
@@ -179,22 +178,25 @@ class Run(_ReportBase, RunProtocol):
 
     @property
     def batch_idx(self) -> int:
-        """Batches of the current epoch that are done;
-        in a validation or test the index of its batch.
+        """Batches of the current epoch that are done.
+
+        In a validation or test it is the index of its batch.
         """
         return self._state.batch_idx
 
     @property
     def batch_size(self) -> int:
-        """Examples in this rank's share of the current batch,
-        or of the iteration; 0 where unknown.
+        """Examples in this rank's share of the current batch, or of the iteration.
+
+        It is 0 where unknown.
         """
         return self._state.batch_size
 
     @property
     def batch_set(self) -> str | None:
-        """The training set that the current batch is of; None without several sets,
-        or of a batch of each.
+        """The training set that the current batch is of.
+
+        It is None without several sets, or for a batch of each.
         """
         if self._state.mixes_sets:
             return None
@@ -212,8 +214,9 @@ class Run(_ReportBase, RunProtocol):
 
     @property
     def iters_per_epoch(self) -> int:
-        """Iterations in one pass over the training data; in the current one,
-        where the lengths differ.
+        """Iterations in one pass over the training data.
+
+        Where the lengths differ it is that of the current one.
         """
         return self._state.iters_per_epoch
 
@@ -267,9 +270,7 @@ class Run(_ReportBase, RunProtocol):
 
     @property
     def train_seconds(self) -> float:
-        """Seconds since some moment, without those of validations,
-        checkpoints and pauses that are over.
-        """
+        """Seconds since some moment, without validations, checkpoints and pauses that are over."""
         return perf_counter() - self._timeline.excluded_s
 
     @property
@@ -320,7 +321,7 @@ class Run(_ReportBase, RunProtocol):
         place = self._origin()[1]
         self._log.scalar(name, number, event_of_stream(number), place)
         self._scalars.log(name, number)
-        # Not for the numbers that hooks log at on_log.
+        # Numbers that hooks log at on_log do not fire it again.
         if self._offers_log and place and not self._offered_at:
             self._offered_at = place
             try:
@@ -384,8 +385,9 @@ class Run(_ReportBase, RunProtocol):
         return self._strategy.all_reduce(value, self.device)  # type: ignore[no-any-return]
 
     def _check_on_all_ranks(self, call: str) -> None:
-        """Raise UserError where the hook that makes a call fires on rank 0 alone:
-        it would wait for the others.
+        """Raise UserError where the hook that makes a call fires on rank 0 alone.
+
+        It would wait for the other ranks.
         """
         here = self._engine.current
         if self._strategy.several and here is not None and here.hook in self._on_zero:
@@ -426,7 +428,7 @@ class Run(_ReportBase, RunProtocol):
     def add_param_group(
         self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any
     ) -> None:
-        # Raises where there is none.
+        # Either raises UserError where there is no such optimizer.
         wanted = self.optimizer if optimizer is None else self.optimizers[optimizer]
         name = next(name for name, each in self.optimizers.items() if each is wanted)
         self._update.add_param_group(params, name, settings)
@@ -450,11 +452,11 @@ class Run(_ReportBase, RunProtocol):
     # Methods for a task that steps its optimizers itself.
 
     def backward(self, loss: torch.Tensor, *optimizers: str) -> None:
-        """Add the gradients of `loss` to the parameters of these optimizers (of all if none is
-        named), no others.
+        """Add the gradients of `loss` to the parameters of these optimizers, and to no others.
 
-        Gradients that a step has used are cleared before. Fires `after_forward`, `before_backward`
-        and `after_backward`, with `{"loss": loss}` as the outputs.
+        Without names these are all optimizers. Gradients that a step has used are cleared before.
+        Fires `after_forward`, `before_backward` and `after_backward`, with `{"loss": loss}` as the
+        outputs.
         """
         self._timeline.mark(FORWARD)
         offered = self._in_own_step("backward"), self._state.batch_idx, {"loss": loss}
@@ -468,13 +470,12 @@ class Run(_ReportBase, RunProtocol):
     def step(self, closure: Callable[[], Any], /, *optimizers: str) -> Any: ...
 
     def step(self, *arguments: Any) -> Any:
-        """Let these optimizers (all if none is named) step, between `before_` and
-        `after_optimizer_step`.
+        """Let these optimizers step, between `before_` and `after_optimizer_step`.
 
-        One optimizer may be given a closure, which it calls as often as it needs: it calls
-        `run.backward` and returns the loss. Gradients of the call before are cleared.
-        `before_optimizer_step` fires when the first gradients are there; hooks there that write
-        gradients fire in each call. Returns what the optimizer's step returns.
+        Without names all of them step. One optimizer may be given a closure, which it calls as
+        often as it needs: it calls `run.backward` and returns the loss. Gradients of the call
+        before are cleared. `before_optimizer_step` fires when the first gradients are there; hooks
+        there that write gradients fire in each call. Returns what the optimizer's step returns.
         """
         if arguments and callable(arguments[0]):
             closure, *names = arguments
@@ -514,7 +515,7 @@ class Run(_ReportBase, RunProtocol):
     def _without_autocast(self) -> Iterator[None]:
         with torch.autocast(self.device.type, enabled=False):
             yield
-        # It belongs to a graph that is gone, and holds the old weights.
+        # The cache belongs to a graph that is gone, and holds the old weights.
         torch.clear_autocast_cache()
 
     def _in_own_step(self, call: str) -> Any:
@@ -553,8 +554,9 @@ COPIED_ATTRIBUTES = (
 
 
 class RunCopy(_ReportBase):
-    """The run as it was when an offloaded hook fired; `hookflow.hooks.run.Run` documents what is
-    there of it.
+    """The run as it was when an offloaded hook fired.
+
+    `hookflow.hooks.run.Run` documents what it has.
 
     `model` is a copy of the network, of a hook that declares that it reads `model` or `grads`.
     Numbers and images are logged at the iteration of the firing.
@@ -578,7 +580,7 @@ class RunCopy(_ReportBase):
         vars(self).update(facts)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Of the copy, where it is computed with.
+        # The offload itself sets the network of the copy, and the device on which it is computed.
         is_private = name.startswith("_") or name in ("network", "device")
         if not is_private:
             raise UserError(make_assignment_problem(name))

@@ -1,5 +1,6 @@
-"""The update: gradients, optimizer steps, and the five points around them,
-of every iteration that is not plain.
+"""The update: gradients, optimizer steps, and the five points around them.
+
+Every iteration that is not plain uses it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -50,11 +51,10 @@ BEFORE_THE_BACKWARD = (
 
 
 class GradientAccumulator:
-    """The batches whose gradients add up to one step, each with its weight: its examples, or what
-    the task says.
+    """The batches whose gradients add up to one step, each with its weight.
 
-    The total is guessed from the first batch that weighs anything, and the gradients are scaled at
-    the step.
+    The weight is its examples, or what the task says. The total is guessed from the first batch
+    that weighs anything, and the gradients are scaled at the step.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -64,20 +64,23 @@ class GradientAccumulator:
         self._expected: Weight = 0
         self._total: Weight = 0
         self._by_optimizer: dict[str, Weight] = {}
-        """The weight of the batches whose gradients no step of an optimizer has used yet,
-        where the task says it.
+        """The weight of the batches whose gradients an optimizer has not used yet.
+
+        The task says it.
         """
 
     def add(self, weight: Weight, names: Iterable[str]) -> None:
-        """Note that the gradients of a batch, of this weight on all ranks,
-        are added to those of these optimizers.
+        """Note that the gradients of a batch were added to those of these optimizers.
+
+        The batch has this weight on all ranks.
         """
         for name in names:
             self._by_optimizer[name] = self._by_optimizer.get(name, 0) + weight
 
     def drop(self, names: Iterable[str]) -> Weight | None:
-        """Forget the batches behind the gradients of these optimizers; return their weight,
-        None if it is unknown.
+        """Forget the batches behind the gradients of these optimizers.
+
+        Returns their weight, or None if it is unknown.
         """
         weights = [self._by_optimizer.pop(name) for name in names if name in self._by_optimizer]
         if weights:
@@ -85,8 +88,9 @@ class GradientAccumulator:
         return None
 
     def share(self, batches: int) -> Weight:
-        """Take in the current batch, which may be the first of so many;
-        return what its loss counts.
+        """Take in the current batch, which may be the first of so many.
+
+        Returns what its loss counts.
         """
         weight = self._weight_of_batch()
         if is_zero(self._expected):
@@ -144,9 +148,7 @@ class OptimizerUpdate:
         self.every = tuple(optimizers)
         self.stepping: tuple[str, ...] = ()
         self.idle = False
-        """Whether a task that steps its optimizers itself has
-        trained without a call of `run.step`.
-        """
+        """Whether a task that steps itself has trained without a call of `run.step`."""
         self.loss_weight: Weight = 1.0
         self.group = GradientAccumulator(context.state)
         self.losses = losses
@@ -225,7 +227,7 @@ class OptimizerUpdate:
             self.group.add(self._total_weight, names)
         if not is_zero(self._state.batch_weight):
             self._watch(loss, batch, names)
-        # All ranks share each backward pass.
+        # Several ranks share each backward pass, also where the batch of this one weighs nothing.
         if not is_zero(self._state.batch_weight) or self._strategy.several:
             self._compute_gradients(loss, names, weight)
         self._timeline.mark(BACKWARD)
@@ -259,16 +261,18 @@ class OptimizerUpdate:
             loss.backward(seed, inputs=inputs)
 
     def watch_outside_loss(self, loss: Tensor) -> None:
-        """Have it checked that a loss of the user's own loop is finite;
-        its gradients are about to be added.
+        """Have a loss of the user's own loop checked for being finite.
+
+        Its gradients are about to be added.
         """
         if self.losses:
             self.losses.watch(loss, None)
         self._used.clear()
 
     def skip_outside_step(self, name: str) -> bool:
-        """Note that the user's own loop lets an optimizer step;
-        return whether hooks have asked to skip the step.
+        """Note that the user's own loop lets an optimizer step.
+
+        Returns whether hooks have requested to skip the step.
         """
         self._used.add(name)
         skips = self.take_skip_request()
@@ -305,9 +309,7 @@ class OptimizerUpdate:
         self._used.difference_update(names)
 
     def keep_gradients(self) -> None:
-        """Copy gradients that no step has used yet out of the memory of CUDA graphs,
-        which write over it.
-        """
+        """Copy unused gradients out of the memory of CUDA graphs, which write over it."""
         if self._records_graphs and not self._kept:
             for parameter in self._parameters(
                 name for name in self.every if name not in self._used
@@ -317,10 +319,10 @@ class OptimizerUpdate:
             self._kept = True
 
     def step(self, offered: tuple[Any, ...], names: tuple[str, ...]) -> None:
-        """Let the named optimizers step, unless a hook has requested to skip that or the gradients
-        are not finite.
+        """Let the named optimizers step.
 
-        Where a hook accumulates the gradients, they are kept instead.
+        They do not where a hook has requested to skip that, or the gradients are not finite. Where
+        a hook accumulates the gradients, they are kept instead.
         """
         self.stepping = names
         keeps = self._requests.keeps_gradients
@@ -331,7 +333,7 @@ class OptimizerUpdate:
         is_empty = self.finish_gradients(names)
         self._strategy.broadcast_buffers()
         if self._strategy.several:
-            # Here too they wait for one another, in a task that steps itself.
+            # In a task that steps itself, ranks wait for one another here, too.
             self._timeline.mark(BACKWARD)
         skips = self.take_skip_request()
         if is_empty is True and not skips:
@@ -358,8 +360,9 @@ class OptimizerUpdate:
             self.guard.report()
 
     def _put_off_step(self, names: tuple[str, ...]) -> None:
-        """Keep the gradients for a later step, unless a hook has requested to skip this one:
-        then they are used up.
+        """Keep the gradients for a later step.
+
+        If a hook has requested to skip this step, they are used up.
         """
         self.keep_gradients()
         if self.take_skip_request():
@@ -379,8 +382,9 @@ class OptimizerUpdate:
     def _step_optimizers(
         self, names: tuple[str, ...], found_inf: Tensor | None, is_empty: bool | Tensor
     ) -> None:
-        """Let optimizers step; on the device a step is left out where
-        `found_inf` or `is_empty` is 1 there.
+        """Let optimizers step.
+
+        On the device a step is left out where `found_inf` or `is_empty` is 1 there.
         """
         for name in names:
             if self.guard and found_inf is not None:
@@ -397,8 +401,9 @@ class OptimizerUpdate:
         return name not in self._used
 
     def begin_evaluation(self, name: str) -> None:
-        """Note that an optimizer has used the gradients of the call of a closure before:
-        the next ones are new.
+        """Note that an optimizer has used the gradients of a closure's last call.
+
+        The next ones are new.
         """
         self._used.add(name)
 
@@ -433,11 +438,10 @@ class OptimizerUpdate:
             torch._foreach_mul_(gradients, factor)
 
     def _is_empty(self, names: Iterable[str]) -> bool | Tensor:
-        """Return whether all batches behind the gradients of these optimizers weigh nothing; a
-        tensor that is 1 if so.
+        """Return whether all batches behind the gradients of these optimizers weigh nothing.
 
-        It is False where the task does not say what a batch weighs, or has computed the gradients
-        by itself.
+        The answer may be a tensor that is 1 if so. It is False where the task does not say what a
+        batch weighs, or has computed the gradients by itself.
         """
         total = self.group.drop(names)
         if total is None:
@@ -447,8 +451,9 @@ class OptimizerUpdate:
         return total == 0
 
     def _step_unless_empty(self, name: str, is_empty: Tensor) -> None:
-        """Let an optimizer step unless a tensor is 1;
-        one that cannot leave a step out is given gradients of zero.
+        """Let an optimizer step unless a tensor is 1.
+
+        One that cannot leave a step out is given gradients of zero.
         """
         optimizer = self._optimizers[name]
         if not can_skip(optimizer):
@@ -472,16 +477,18 @@ class OptimizerUpdate:
         return skips
 
     def record_skipped_step(self, left_out: Tensor | bool) -> None:
-        """Remember that a step of this iteration was left out,
-        or the tensor that says whether it was.
+        """Remember whether a step of this iteration was left out.
+
+        A tensor may say it.
         """
         if self._left_out[0] != self._state.iter:
             self._left_out = self._state.iter, []
         self._left_out[1].append(left_out)
 
     def was_skipped(self, iteration: int) -> bool:
-        """Return whether a step of this iteration, the latest, was left out,
-        waiting for the device if need be.
+        """Return whether the latest step of this iteration was left out.
+
+        This may wait for the device.
         """
         latest, steps = self._left_out
         return latest == iteration and any(map(bool, steps))
@@ -512,9 +519,7 @@ class OptimizerUpdate:
             raise UserError(Problem(NO_OPTIMIZER.format(first_few(missing)), hint=ADD_GROUP))
 
     def warnings(self) -> Iterator[str]:
-        """Yield what is wrong between two iterations with the network and
-        the optimizers: a warning each.
-        """
+        """Yield a warning for each fault of the network and the optimizers between iterations."""
         trained = {*self._parameters(self.every)}
         for name, model in self._parts.models.items():
             if not model.training and not trained.isdisjoint(model.parameters()):
@@ -538,8 +543,9 @@ class OptimizerUpdate:
             yield from list_group_entries(self._optimizers[name].param_groups)
 
     def state_dict(self) -> dict[str, list[Tensor | None]]:
-        """Return the gradients that no step has used yet, by optimizer:
-        a task that steps by itself may leave some.
+        """Return the gradients that no step has used yet, by optimizer.
+
+        A task that steps by itself may leave some.
         """
         return {
             name: [p.grad for p in self._parameters([name])]
@@ -569,8 +575,9 @@ NO_STEP = (
 
 
 def make_gradient_clearer(optimizers: Sequence[Optimizer]) -> Callable[[], None]:
-    """Return a function that drops the gradients of these optimizers,
-    60 times as fast as a plain `zero_grad`.
+    """Return a function that drops the gradients of these optimizers.
+
+    It is 60 times as fast as a plain `zero_grad`.
     """
     overridden = any(
         getattr(each.zero_grad, "__func__", None) is not Optimizer.zero_grad for each in optimizers

@@ -1,5 +1,6 @@
-"""The firings of offloaded hooks and the waits for them,
-which a trace keeps while it is captured.
+"""The firings of offloaded hooks and the waits for them.
+
+A trace keeps them while it is captured.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +22,9 @@ class BackgroundFiring(NamedTuple):
 
 
 class BackgroundWait(NamedTuple):
-    """A time in which the training thread waited for an offloaded hook,
-    in seconds of `time.perf_counter`.
+    """A time in which the training thread waited for an offloaded hook.
+
+    It is in seconds of `time.perf_counter`.
     """
 
     hook: str

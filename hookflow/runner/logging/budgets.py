@@ -1,5 +1,6 @@
-"""Budgets of hooks: their time is held against a share of the iterations', by the thread that
-flushes the log.
+"""Budgets of hooks.
+
+The thread that flushes the log compares their time with a share of the iterations'.
 
 A hook that is over its budget is warned of, or throttled: it fires less often, from a safe point
 on.
@@ -31,11 +32,10 @@ class FrequencyChange(NamedTuple):
 
 
 class HookThrottles:
-    """How often the throttled hooks of a run fire: `every` holds 1 where a hook fires whenever it
-    is due.
+    """How often the throttled hooks of a run fire.
 
-    All ranks make the changes that rank 0 asks for, at the same safe point; `record` makes a record
-    of each.
+    `every` holds 1 where a hook fires whenever it is due. All ranks make the changes that rank 0
+    asks for, at the same safe point; `record` makes a record of each.
     """
 
     def __init__(self, plan: Plan, state: RunState, record: Callable[..., None]) -> None:
@@ -60,8 +60,9 @@ class HookThrottles:
         return dict(self.every)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Take back what `state_dict` returned; hooks that are no longer
-        throttled fire whenever they are due.
+        """Take back what `state_dict` returned.
+
+        Hooks that are no longer throttled fire whenever they are due.
         """
         for hook in self.every:
             self.every[hook] = 1
@@ -112,8 +113,9 @@ class _ThrottleTrial:
 
     @property
     def used(self) -> int:
-        """The ns of the firings but the longest: the first one loads,
-        and n of them have n - 1 times between them.
+        """The ns of the firings but the longest.
+
+        The first one loads, and n of them have n - 1 times between them.
         """
         return sum(total - longest for _, total, longest in self.firings.values())
 
@@ -178,9 +180,7 @@ class BudgetController:
             self._adjust_frequency(hook, frame)
 
     def _adjust_frequency(self, hook: str, frame: Frame) -> None:
-        """Ask for another frequency of a throttled hook where it is
-        over its budget, or far below.
-        """
+        """Request another frequency of a throttled hook that is over its budget or far below."""
         now = frame["elapsed"]
         every = self._throttles.every[hook]
         budget = self._limits[hook]
@@ -248,8 +248,9 @@ class BudgetController:
         ]
 
     def _is_skipping(self, binding: Binding) -> bool:
-        """Return whether a binding skips firings for its cost:
-        it is warned of where it can skip no more.
+        """Return whether a binding skips firings for its cost.
+
+        A warning comes where it can skip no more.
         """
         return (
             binding.id in self._thinned

@@ -40,8 +40,9 @@ from hookflow.runner.logging.timing import (
 
 
 class TraceCapture:
-    """Keeps what is stamped from `began` on (by `time.perf_counter`), until so many iterations are
-    over.
+    """Keeps what is stamped from `began` on, until so many iterations are over.
+
+    `began` is by `time.perf_counter`.
 
     `first` is the first iteration, counted from 1. `background` has the offloaded hooks of a run
     with any.
@@ -76,11 +77,10 @@ class TraceCapture:
     def add(
         self, marks: Array, apart: Sequence[Array], nested: Array, device: Sequence[Stamps]
     ) -> None:
-        """Take marks of the timeline, firings (binding, begin, seconds), and the stamps of
-        iterations on the device.
+        """Take marks of the timeline, firings, and the stamps of iterations on the device.
 
-        Firings `apart` call no others. Among those in `nested`, an inner firing precedes the outer
-        one.
+        A firing has binding, begin, seconds. Firings `apart` call no others. Among those in
+        `nested`, an inner firing precedes the outer one.
         """
         self._marks.append(marks[marks[:, 0] > self._began])
         self._apart += apart
@@ -88,8 +88,9 @@ class TraceCapture:
         self._device += [stamps for stamps in device if stamps[0][0] >= self._began]
 
     def add_background(self, span: BackgroundSpan) -> None:
-        """Take a firing of an offloaded hook, or a wait for one, that is over;
-        called in several threads.
+        """Take a firing of an offloaded hook, or a wait for one, that is over.
+
+        It is called in several threads.
         """
         if isinstance(span, BackgroundWait):
             self._waits.append(span)
@@ -153,7 +154,7 @@ class TraceCapture:
                     events.append({**event, **track, **_make_span_times(first, last, zero)})
         events += self._background_events(zero, end)
         path.parent.mkdir(exist_ok=True)
-        # One by one, so that the training gets its turns in between.
+        # The events are encoded one by one, so that the training thread gets its turns in between.
         lines = ",\n".join(map(json.dumps, events))
         began = time.time() - time.perf_counter() + zero
         write_whole(
@@ -162,8 +163,9 @@ class TraceCapture:
         return len(starts)
 
     def _background_events(self, zero: float, end: float) -> Iterator[dict[str, Any]]:
-        """Yield the names of the tracks of offloaded hooks,
-        and what ran or waited there between `zero` and `end`.
+        """Yield the names of the tracks of offloaded hooks, and what is on them.
+
+        These are firings and waits between `zero` and `end`.
         """
         tracks: dict[str, int] = {}
         for firing in sorted(self._firings, key=lambda each: each.began):
@@ -187,8 +189,9 @@ class TraceCapture:
             yield {**event, **_make_span_times(firing.began, firing.ended, zero), "args": args}
 
     def _iter_phases(self) -> Iterator[tuple[float, float, str, str]]:
-        """Yield begin, end, name and category of each iteration and phase,
-        and of what lies between iterations.
+        """Yield begin, end, name and category of each iteration and phase.
+
+        The time between iterations is yielded, too.
         """
         before = start = self._began
         left = self.iters
@@ -223,7 +226,8 @@ class TraceCapture:
 
 
 def _make_span_times(begin: float, end: float, zero: float) -> dict[str, float]:
-    """Return when a span begins, from `zero` on, and how long it takes, as a trace states it;
-    all else in seconds.
+    """Return when a span begins, from `zero` on, and how long it takes, as a trace states it.
+
+    All else is in seconds.
     """
     return {"ts": round((begin - zero) * 1e6, 3), "dur": round((end - begin) * 1e6, 3)}

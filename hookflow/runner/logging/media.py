@@ -115,8 +115,9 @@ CLOSE_GRACE_SECONDS = 10.0
 
 
 class MediaJob(NamedTuple):
-    """Something to write: its bytes, what writes it,
-    and the event after which its tensor is computed, if any.
+    """Something to write.
+
+    It has its bytes, what writes it, and the event after which its tensor is computed, if any.
     """
 
     size: int
@@ -125,8 +126,9 @@ class MediaJob(NamedTuple):
 
 
 class MediaRecorder:
-    """Writes images below `folder`/images, and puts a record for each into the event log;
-    so too for histograms.
+    """Writes images below `folder`/images, and puts a record for each into the event log.
+
+    It does the same for histograms.
     """
 
     def __init__(
@@ -144,7 +146,7 @@ class MediaRecorder:
         self._rank = rank
         self._queue: SimpleQueue[MediaJob | None] = SimpleQueue()
         self._thread: Thread | None = None
-        # Each is counted by one thread alone, so that neither needs a lock.
+        # Each of these counts is changed by one thread alone, so none needs a lock.
         self._given = self._done = 0
         self._given_bytes = self._done_bytes = 0
         self._dropped = 0
@@ -174,8 +176,9 @@ class MediaRecorder:
         self._queue_work(values, place, partial(self._count, name, values, bins, hook))
 
     def close(self) -> None:
-        """Write what is left and end the thread; after CLOSE_GRACE_SECONDS,
-        give up what is not written.
+        """Write what is left and end the thread.
+
+        After CLOSE_GRACE_SECONDS, give up what is not written.
         """
         if self._thread is not None:
             self._queue.put(None)
@@ -186,8 +189,9 @@ class MediaRecorder:
             self._say(f"{lost} logged images and histograms were lost", "warn")
 
     def _queue_work(self, tensor: Tensor, place: Place | None, work: Callable[..., None]) -> None:
-        """Queue `work` on a tensor, after what computes it:
-        an offloaded hook may do so on a stream of its own.
+        """Queue `work` on a tensor, after what computes it.
+
+        An offloaded hook may do so on a stream of its own.
         """
         size = tensor.nbytes
         waiting = self._given - self._done
@@ -213,7 +217,7 @@ class MediaRecorder:
                 if job.computed is not None:
                     job.computed.synchronize()
                 job.work()
-            # A full disk, a device that fails: the training has its own way to meet that.
+            # A full disk or a failed device does not end this thread: the training meets it itself.
             except Exception as error:
                 self._failed += 1
                 if self._failed == 1:
@@ -243,8 +247,9 @@ class MediaRecorder:
         self._put("image", it=it, ep=ep, name=name, hook=hook, **about)
 
     def _path(self, name: str, it: int) -> Path:
-        """Return a place for an image of this name;
-        a second one in the same iteration has another.
+        """Return a place for an image of this name.
+
+        A second one in the same iteration has another.
         """
         parts = (re.sub(r"[^\w.-]", "_", part)[:80] for part in name.split("/") if part.strip(". "))
         folder = Path("images", *parts)

@@ -56,8 +56,9 @@ QUICKEST, SLOWEST = 0.5, 2.0
 """Seconds between frames: at the start of a run, and of one that is older than an hour or so."""
 
 HOOKS, SOONER = 1.0, 0.1
-"""Seconds between frames with the firings of hooks;
-in the first ten seconds of an attempt this share of its age.
+"""Seconds between frames with the firings of hooks.
+
+In the first ten seconds of an attempt it is this share of its age.
 """
 
 GRACE_SECONDS = 10.0
@@ -91,8 +92,9 @@ class EventRecorder:
         """Its message."""
         self.traceback = ""
         self.listener: Callable[[Sequence[Record]], None] | None = None
-        """The listener receives the records of each flush, in the flushing thread;
-        it must neither wait nor raise.
+        """The listener receives the records of each flush, in the flushing thread.
+
+        It must neither wait nor raise.
         """
         self._run_dir = run_dir
         self._log = LogAppender(run_dir.find_events_path(ranks.rank))
@@ -125,6 +127,7 @@ class EventRecorder:
         self._waits_for_device = False
         self._one_at_a_time = threading.Lock()
         """Held by a flush to its end, so that all it has taken is in the log when the next begins.
+
         `put`, `scalar` and `say` never take it: the training goes on while a flush waits for the
         device.
         """
@@ -144,8 +147,9 @@ class EventRecorder:
             self.held = False
 
     def watch(self, timing: TimingAggregator, progress: RunState) -> None:
-        """Write frames of these from now on, and stamp records with the
-        iteration and the epoch of `progress`.
+        """Write frames of these from now on.
+
+        Records are stamped with the iteration and the epoch of `progress`.
         """
         self._progress = progress
         self._timing = timing
@@ -166,8 +170,9 @@ class EventRecorder:
             device.clock.every = capture.on_device = True
 
     def put(self, kind: str, **fields: Any) -> None:
-        """Record an event, stamped with the time and the run's place;
-        the flusher thread writes it soon.
+        """Record an event, stamped with the time and the run's place.
+
+        The flusher thread writes it soon.
         """
         record = make_stamped_record(kind, *self._read_place(), fields)
         if record["k"] == "run":
@@ -207,12 +212,12 @@ class EventRecorder:
         computed: Any = None,
         place: tuple[int, int] | None = None,
     ) -> None:
-        """Record a number. A tensor must not change any more; it is read later, by the flusher
-        thread.
+        """Record a number.
 
-        That thread waits for the event `computed`, where the device computes the number on another
-        stream than its own. `place` is the iteration and the epoch that the number is of, where
-        those are not the ones done.
+        A tensor must not change any more, since the flusher thread reads it later. That thread
+        waits for the event `computed`, where the device computes the number on another stream than
+        its own. `place` is the iteration and the epoch that the number is of, where those are not
+        the ones done.
         """
         self._scalars.append((*(place or self._read_place()), time.time(), name, value, computed))
 
@@ -225,8 +230,9 @@ class EventRecorder:
         action: OnError = "raise",
         it: int | None = None,
     ) -> None:
-        """Record an exception with its whole traceback, and print that; of a diagnosis the message
-        alone is recorded.
+        """Record an exception with its whole traceback, and print that.
+
+        A diagnosis is recorded by its message alone.
 
         `it` is the iteration in which it was raised, where that is not the one under way.
 
@@ -267,16 +273,17 @@ class EventRecorder:
                 "error", it, ep, {**about, "traceback": summary, "at": at, "causes": led}
             )
         )
-        # After the record: it may wait for a reader.
+        # The error is printed after it was recorded, since printing may wait for a reader.
         if (self._prints_failure and not diagnosed) or action != "raise":
-            # They all print to one place.
+            # All ranks print to one place, so each names itself.
             owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""
             print_error(f"{owner}{summary}".removesuffix("\n"))
             mark_printed(error)
 
     def close(self) -> None:
-        """Write what is left and end the thread; give up after GRACE_SECONDS,
-        if the disk or device does not answer.
+        """Write what is left and end the thread.
+
+        It gives up after GRACE_SECONDS, if the disk or device does not answer.
         """
         self._closing.set()
         self._thread.join(GRACE_SECONDS)
@@ -313,8 +320,9 @@ class EventRecorder:
         self._log.close()
 
     def _check_clock(self) -> None:
-        """Warn where the system clock was set by a second or more,
-        as a clock shows that cannot be set.
+        """Warn where the system clock was set by a second or more.
+
+        A clock that cannot be set shows it.
         """
         before = time.monotonic()
         now = time.time()
@@ -349,12 +357,13 @@ class EventRecorder:
                 news = self._collect_news(frame)
                 try:
                     self._log.append([*self._iter_preface(news), *news])
-                # Only now, so that a writer never has what a killed run's log does not have.
+                # The listener comes after the log, so that writers have nothing that the log of a
+                # killed run lacks.
                 finally:
                     if self.listener is not None:
                         self.listener([mask_record(record) for record in news])
                 self._lost = 0
-            # A full disk, a broken device: no reason to end the training, or this thread.
+            # A full disk or a broken device is no reason to end the training, or this thread.
             except Exception as error:
                 if not self._lost:
                     print_error(f"hookflow: the event log cannot be written: {error}")
@@ -374,7 +383,8 @@ class EventRecorder:
         frame = []
         if framed and self._timing and self._progress:
             frame = [self._frame(self._timing, self._progress)]
-        # Before the numbers are taken: those that came before an event are then among them.
+        # The queue is measured before the numbers are taken, so that numbers from before an event
+        # are among them.
         came = len(self._queue)
         rows, unread = self._read_scalars()
         dated = [(row.t, row) for row in rows] + [
@@ -383,7 +393,8 @@ class EventRecorder:
         return [*_pack_rows(item for _, item in sorted(dated, key=itemgetter(0))), *frame]
 
     def _frame(self, timing: TimingAggregator, run: RunState) -> Frame:
-        # first: the training goes on meanwhile, and no iteration is older than its stage.
+        # The stage is read first: the training goes on meanwhile, and no iteration is older than
+        # its stage.
         stage = run.stage
         timing.update()
         for capture in [each for each in self._captures if each.is_whole or self._closing.is_set()]:
@@ -444,8 +455,9 @@ class EventRecorder:
             self.say(f"the trace cannot be written: {error.strerror}", "warn")
 
     def _iter_preface(self, news: Sequence[Record]) -> Iterator[Record]:
-        """Yield warnings of what is lost; in a log that replaces a removed one,
-        the attempt's first record as well.
+        """Yield warnings of what is lost.
+
+        In a log that replaces a removed one, the attempt's first record comes as well.
         """
         if self._log.reopen_if_removed():
             if self._beginning is not None and self._beginning not in news:
@@ -460,10 +472,9 @@ class EventRecorder:
             yield _warning(text, time.time(), *self._read_place())
 
     def _read_scalars(self) -> tuple[list[Row], list[Record]]:
-        """Return the newly logged numbers, a row for each iteration and epoch; this waits for the
-        device.
+        """Return the newly logged numbers, a row for each iteration and epoch.
 
-        Messages name those that cannot be read, each once in a run.
+        This waits for the device. Messages name those that cannot be read, each once in a run.
         """
         used = _take(self._scalars)
         self._waits_for_device = True

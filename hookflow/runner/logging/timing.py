@@ -62,11 +62,10 @@ class RowChunk:
 
 
 class RowBuffer:
-    """Rows of `width` float64, which one thread appends and another one takes; `several` at most
-    are put at once.
+    """Rows of `width` float64, which one thread appends and another one takes.
 
-    A row is in place before `RowChunk.at` says so, and a chunk in the queue before it is written
-    to: so a reader sees whole rows, in order, whenever it looks.
+    `several` at most are put at once. A row is in place before `RowChunk.at` says so, and a chunk
+    in the queue before it is written to: so a reader sees whole rows, in order, whenever it looks.
     """
 
     def __init__(self, width: int, several: int = 1) -> None:
@@ -115,8 +114,10 @@ class RowBuffer:
 
 
 class Timeline:
-    """The marks of the training thread. `samples` counts the examples of the iterations done,
-    `excluded_s` the seconds outside of iterations.
+    """The marks of the training thread.
+
+    `samples` counts the examples of the iterations done, `excluded_s` the seconds outside of
+    iterations.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
@@ -169,8 +170,9 @@ class Timeline:
 
     @contextmanager
     def excluded(self, spent_on: float = NOBODY) -> Iterator[None]:
-        """Take this time out of all phases of training;
-        hooks that fire are still booked to themselves.
+        """Take this time out of all phases of training.
+
+        Hooks that fire are still booked to themselves.
         """
         began = perf_counter()
         self.mark(OTHER)
@@ -185,8 +187,9 @@ class Timeline:
 
 
 class DurationHistogram:
-    """The durations of one thing since the last frame, in ns: number, sum, last,
-    longest, and a histogram.
+    """The durations of one thing since the last frame, in ns.
+
+    They are number, sum, last, longest, and a histogram.
     """
 
     __slots__ = ("_bins", "checks", "last", "longest", "n", "total")
@@ -211,16 +214,18 @@ class DurationHistogram:
         self._bins = self._bins + counts if len(self._bins) else counts
 
     def add_checks(self, ns: Array) -> None:
-        """Take the durations of checks of a trigger that have said no:
-        they belong to the total, and are no calls.
+        """Take the durations of checks of a trigger that have said no.
+
+        They belong to the total, and are no calls.
         """
         more = int(ns.sum())
         self.total += more
         self.checks += more
 
     def take(self) -> list[Any] | None:
-        """Return [n, total, longest, last, bins], as in a frame, and begin anew;
-        None when nothing has been added.
+        """Return [n, total, longest, last, bins], as in a frame, and begin anew.
+
+        It is None when nothing has been added.
         """
         if not (self.n or self.total):
             return None
@@ -239,10 +244,10 @@ def compute_bins(ns: Array) -> Array:
 
 
 class TimingAggregator:
-    """The cost of everything since the last frame: a cell for each binding, one for iterations, and
-    ns of each phase.
+    """The cost of everything since the last frame.
 
-    Only the recorder's thread calls `update`.
+    There is a cell for each binding, one for iterations, and ns of each phase. Only the recorder's
+    thread calls `update`.
     """
 
     def __init__(
@@ -254,8 +259,9 @@ class TimingAggregator:
         self.phases = dict.fromkeys(PHASES, 0)
         self.timeline = timeline
         self.firings = RowBuffer(4)
-        """From the readable dispatcher: binding, begin, seconds,
-        and 1 (0 where its trigger has said no).
+        """From the readable dispatcher: binding, begin, seconds, and 1.
+
+        The last is 0 where its trigger has said no.
         """
         self.spans = RowBuffer(2)
         """Begin and end of the time that hooks of the readable dispatcher took."""
@@ -273,7 +279,7 @@ class TimingAggregator:
         apart = list[Array]()
         device = self.device
         sampled = device.closed if device else 0
-        # first: a span that belongs to one of them has been put before it.
+        # Marks are taken first: a span that belongs to one of them was put before it.
         marks = self.timeline.rows.take()
         spans = [NO_SPANS]
         for bindings, rows in self.points:
@@ -350,8 +356,9 @@ def _convert_to_nanoseconds(seconds: Array) -> Array:
 
 
 SAMPLE_SPACING = 2.5e-4
-"""Seconds between two sampled iterations for each event of the first;
-to record and ask it takes some microseconds.
+"""Seconds between two sampled iterations for each event of the first.
+
+Recording and asking an event takes some microseconds.
 """
 
 
@@ -463,11 +470,11 @@ class DeviceTimingAggregator:
         return len(self.clock.sampled)
 
     def update(self, closed: int, marks: Array, spans: Array, fired: Array) -> list[Stamps]:
-        """Take what the host has stamped: marks, spans of hooks (begin, end), firings (binding,
-        begin, seconds).
+        """Take what the host has stamped.
 
-        The first `closed` of the sampled iterations had ended before. Returns the stamps of those
-        that are booked.
+        That is marks, spans of hooks (begin, end), firings (binding, begin, seconds). The first
+        `closed` of the sampled iterations had ended before. Returns the stamps of those that are
+        booked.
         """
         sampled = self.clock.sampled
         begun = self.clock.open
@@ -512,8 +519,8 @@ class DeviceTimingAggregator:
         )
         self._iters += 1
         self._ns += round(float(device[-1]) * 1e9)
-        # the device had nothing left to do but what was being launched, and took as long for it as
-        # the host
+        # A gap is bound by launches where the device had nothing left to do but what was being
+        # launched, and took as long for it as the host.
         alike = np.abs(gaps - np.diff(host)) <= LAUNCH_BOUND_TOLERANCE * np.diff(host)
         self._launch_bound += round(
             float(gaps[alike & [idle for _, _, idle in sample[1:]]].sum()) * 1e9
@@ -553,11 +560,10 @@ def _select_since(moment: float, kept: Array, more: Array, column: int) -> Array
 
 
 def on_host_clock(stamps: Sequence[Stamps]) -> Stamps:
-    """Return the stamps of traced iterations by the host, and when the device came to each, on the
-    same clock.
+    """Return the host's stamps of traced iterations, and when the device came to each.
 
-    The clocks have no common zero. The device is taken to be as early as can be: no event passes
-    before its record.
+    Both are on the same clock. The clocks have no common zero. The device is taken to be as early
+    as can be: no event passes before its record.
     """
     host = np.concatenate([host for host, _ in stamps])
     starts = np.cumsum([0.0, *(device[-1] for _, device in stamps)])

@@ -33,12 +33,12 @@ GAP_LAYOUT = struct.Struct("<QQq")
 
 
 class WriterProgress:
-    """How far a writer has come: `begun` calls may have reached it, and `safe` calls it has brought
-    to their place.
+    """How far a writer has come.
 
-    Calls are numbered as in `EarlierLogs`. A file that is not there yet says that all of `calls`
-    are safe. `gaps` are calls that were never made: from one number up to another, those after an
-    iteration, at which the run was resumed.
+    `begun` calls may have reached it, and `safe` calls it has brought to their place. Calls are
+    numbered as in `EarlierLogs`. A file that is not there yet says that all of `calls` are safe.
+    `gaps` are calls that were never made: from one number up to another, those after an iteration,
+    at which the run was resumed.
     """
 
     def __init__(self, path: Path, calls: int) -> None:
@@ -59,8 +59,9 @@ class WriterProgress:
         os.pwrite(self._file, CALLS_HEADER.pack(self.begun, self.safe), 0)
 
     def leave_out(self, begin: int, end: int, iteration: int) -> None:
-        """Note that of the calls from `begin` up to `end` those
-        after the iteration are never made.
+        """Note that late calls from `begin` up to `end` are never made.
+
+        These are the calls after the iteration.
         """
         if begin < end:
             if not self.gaps:
@@ -87,9 +88,7 @@ Series = tuple[str, str]
 
 
 class WriterCall(NamedTuple):
-    """Something to write: the method of a writer,
-    the series and the iteration that it is of, the arguments.
-    """
+    """Something to write: a method of the writer, its series and iteration, its arguments."""
 
     method: str
     series: Series
@@ -129,8 +128,9 @@ def _call(verb: str, name: str, record: Any, *what: Any) -> WriterCall:
 
 
 class LatestIteration:
-    """Keeps back the calls of an iteration until it is over: where a scalar is logged again,
-    the last value stands.
+    """Keeps back the calls of an iteration until it is over.
+
+    Where a scalar is logged again, the last value counts.
     """
 
     def __init__(self) -> None:
@@ -148,8 +148,9 @@ class LatestIteration:
         return over
 
     def take_past_calls(self, iteration: int) -> list[tuple[int, WriterCall]]:
-        """Return the calls that were kept back, if the run has come to
-        a later iteration; none twice.
+        """Return the calls that were kept back, if the run has come to a later iteration.
+
+        None is returned twice.
         """
         if self._calls and iteration > self._iteration:
             return self.all()
@@ -182,13 +183,15 @@ class EarlierLogs:
         self._attempts = [
             (number, min(it for _, it in begins[k:])) for k, (number, _) in enumerate(begins)
         ]
-        """The first call of each attempt, and the earliest iteration at
-        which it or a later one has begun.
+        """The first call of each attempt, and the earliest iteration of it and later ones.
+
+        That is where they have begun.
         """
 
     def iter_numbered_calls(self) -> Iterator[tuple[int, WriterCall]]:
-        """Yield every call with its number, but those that the same attempt has
-        superseded in the same iteration.
+        """Yield every call with its number.
+
+        Calls that the same attempt has superseded in the same iteration are left out.
         """
         begins = {number for number, _ in self._attempts}
         latest = LatestIteration()
@@ -234,8 +237,9 @@ IN_A_ROW = 10
 """After so many calls in a row that have raised, a writer is switched off."""
 
 CONFIGURED, PROGRESS = "configured", "progress"
-"""Files in a writer's folder: an empty one which says that it has had the pipeline,
-and how far it has come.
+"""Files in a writer's folder.
+
+An empty one says that it has had the pipeline, and the other how far it has come.
 """
 
 
@@ -300,8 +304,9 @@ class WriterThread(Thread):
         self._queue.put(None)
 
     def describe_shortcomings(self) -> str:
-        """Return what was not written, or that the writer has not closed;
-        nothing where all is well.
+        """Return what was not written, or that the writer has not closed.
+
+        The text is empty where all is well.
         """
         missing = self._given - self._done
         left = missing - self._failed - self._dropped
@@ -345,8 +350,9 @@ class WriterThread(Thread):
         self._progress.close()
 
     def _begin(self) -> None:
-        """Give the writer the pipeline, and all earlier calls where its folder
-        was removed and it can forget.
+        """Give the writer the pipeline.
+
+        Where its folder was removed and it can forget, it is given all earlier calls, too.
         """
         if self._try("write_config", self.writer.write_config, self._config):
             with suppress(FileNotFoundError):  # it was removed again
@@ -362,8 +368,9 @@ class WriterThread(Thread):
         self._progress.leave_out(0, self._first, -1)
 
     def _restore(self, history: EarlierLogs) -> None:
-        """Write again what the removed folder had,
-        unless the writer may have it elsewhere and cannot forget it.
+        """Write again what the removed folder had.
+
+        The writer may have it elsewhere, and then must be able to forget it.
         """
         removed = f"the folder of {self._title} was removed"
         if not self.writer.resume_at(0):
@@ -392,8 +399,7 @@ class WriterThread(Thread):
             self._progress.save(safe=calls)
 
     def _resume(self, history: EarlierLogs) -> None:
-        """Let the writer forget what will be trained again, and as much of the rest as it may lack;
-        write that again.
+        """Let the writer forget what will be trained again, and what it may lack, and write that.
 
         One that cannot forget is given what it certainly lacks.
         """
@@ -439,12 +445,13 @@ class WriterThread(Thread):
         return written
 
     def _try(self, method: str, call: Callable[..., Any], *args: Any) -> bool:
-        """Make a call of the writer, and return whether it has raised nothing;
-        report the first exception.
+        """Make a call of the writer, and return whether it has raised nothing.
+
+        The first exception is reported.
         """
         try:
             call(*args)
-        # Whatever a writer may raise: it is no reason to end the training.
+        # No exception of a writer is a reason to end the training.
         except BaseException as error:
             if not self._reported:
                 self._reported = True
@@ -462,8 +469,9 @@ class WriterThread(Thread):
 
 
 GRACE, CLOSING = 10.0, 5.0
-"""Seconds that the end of a run waits for its writers to write what is left,
-and then for them to close.
+"""Seconds that the end of a run waits for its writers.
+
+They write what is left in the first, and close in the second.
 """
 
 POLL_PERIOD_SECONDS = 0.1
@@ -479,8 +487,9 @@ def run_writers(
     recorder: EventRecorder,
     signals: SignalCollector,
 ) -> Iterator[Callable[[], None]]:
-    """Make the writers, each by its name in `makes`; from a call of what is yielded on they write
-    what is recorded.
+    """Make the writers, each by its name in `makes`.
+
+    From a call of what is yielded on they write what is recorded.
 
     `pipeline` is the recorded file, and the run begins at `iteration`. A signal ends the wait for
     the writers at the end of the run, and has no other effect then.
@@ -608,8 +617,9 @@ def _make_threads(
 def _join(
     threads: Sequence[WriterThread], seconds: float, is_cut_short: Callable[[], bool]
 ) -> None:
-    """Wait until all threads have ended, at most so many seconds,
-    or until the wait is cut short.
+    """Wait until all threads have ended, at most so many seconds.
+
+    The wait may be cut short.
     """
     deadline = time.monotonic() + seconds
     for thread in threads:

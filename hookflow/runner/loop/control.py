@@ -19,16 +19,19 @@ from hookflow.runner.process.signals import Rewind, StopReason
 from hookflow.runner.state.checkpoint_manager import CheckpointManager
 
 CHANGING_COMMANDS = ("off", "on", "set")
-"""The commands that are answered once a checkpoint has them:
-a resumed run follows whatever has been answered.
+"""The commands that are answered once a checkpoint has them.
+
+A resumed run follows whatever has been answered.
 """
 
 ALWAYS_FIRED_POINTS = (
     *("before_run", "before_train", "after_load_checkpoint"),
     *("before_save_checkpoint", "after_copy_checkpoint", "after_run"),
 )
-"""The points at which a hook that a command has switched off still fires: there it sets up, saves
-and loads its state, so that it can be switched on again, also in a resumed run.
+"""The points at which a hook that a command has switched off still fires.
+
+There it sets up, saves and loads its state, so that it can be switched on again, also in a resumed
+run.
 """
 
 
@@ -75,8 +78,9 @@ class CommandHandler:
         return self.paused and not leaves and self.state.iter >= self._steps_until
 
     def execute(self, command: CommandRecord) -> bool:
-        """Execute a command, or refuse it; return whether the state is to be
-        saved before `answer` is called.
+        """Execute a command, or refuse it.
+
+        Returns whether the state is to be saved before `answer` is called.
         """
         name = command["cmd"]
         args = command["args"]
@@ -180,8 +184,9 @@ class CommandHandler:
         return str(self.rewind)
 
     def _find(self, name: str) -> Path | str:
-        """Return the checkpoint of a name, or of its directory's name;
-        or why the run cannot go back to it.
+        """Return the checkpoint of a name, or of its directory's name.
+
+        Returns why the run cannot go back to it where it cannot.
         """
         paths = {path.name: path for path in self.store.all()}
         if not paths:

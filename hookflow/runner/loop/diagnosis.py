@@ -1,5 +1,6 @@
-"""The diagnosis of a loss that is not finite: which weights, inputs,
-modules and hooks it comes from.
+"""The diagnosis of a loss that is not finite.
+
+It names the weights, inputs, modules and hooks that the loss comes from.
 """
 
 import copy
@@ -30,11 +31,10 @@ Step = Callable[[Any, Any], dict[str, Any]]
 
 @dataclass
 class LossDiagnosis:
-    """Looks for the cause of a loss of `batch` (None where that is gone); `step` is the task's in
-    the run's precision.
+    """Looks for the cause of a loss of `batch`, which is None where it is gone.
 
-    The model is not called again over several ranks, nor in a task that steps its optimizers
-    itself.
+    `step` is the task's in the run's precision. The model is not called again over several ranks,
+    nor in a task that steps its optimizers itself.
     """
 
     parts: RunComponents
@@ -77,9 +77,7 @@ class LossDiagnosis:
         yield from _not_finite("Parameters that are", dict(self.parts.model.named_parameters()))
 
     def _inputs(self) -> Iterator[str]:
-        """Name the inputs that are not finite, and the hooks that have
-        had the batch before the model.
-        """
+        """Name the inputs that are not finite, and the hooks that had the batch earlier."""
         leaves = {
             f"batch{keystr(path)}": leaf for path, leaf in tree_flatten_with_path(self.batch)[0]
         }
@@ -107,10 +105,10 @@ class LossDiagnosis:
         yield f"The batch is saved as {path.name} in the run directory."
 
     def _check_another_pass(self) -> Iterator[str]:
-        """Name the first module whose output is not finite, and the parameters whose gradients are
-        not.
+        """Name the first module whose output is not finite.
 
-        Where all is finite, name the first hook that changes that.
+        The parameters whose gradients are not finite are named, too. Where all is finite, name the
+        first hook that changes that.
         """
         trained = {name: p for name, p in self.parts.model.named_parameters() if p.requires_grad}
         bad: list[str] = []
@@ -150,8 +148,9 @@ class LossDiagnosis:
             )
 
     def _first_hook_to_break(self, outputs: dict[str, Any]) -> str | None:
-        """Fire the hooks between the forward and the backward pass;
-        return the first that spoils the loss, in words.
+        """Fire the hooks between the forward and the backward pass.
+
+        Returns the first that spoils the loss, in words.
         """
         for point in BEFORE_THE_GRADIENTS:
             for firing in self.engine.firings(point):
@@ -187,8 +186,9 @@ class LossDiagnosis:
         return outputs["loss"], broken
 
     def _compute_outputs(self) -> tuple[dict[str, Any], list[tuple[str, torch.nn.Module]]]:
-        """Return the outputs of the task for the batch,
-        and the modules with outputs that are not finite, in order.
+        """Return the outputs for the batch, and the modules with outputs that are not finite.
+
+        The modules are in order.
         """
         broken: list[tuple[str, torch.nn.Module]] = []
         with ExitStack() as hooks:
@@ -200,11 +200,12 @@ class LossDiagnosis:
 
     @contextmanager
     def _enter_stage(self, stage: Any) -> Iterator[None]:
-        """Let the model be called again in a stage;
-        buffers and random generators are as before afterwards.
+        """Let the model be called again in a stage.
+
+        Buffers and random generators are as before afterwards.
         """
         dispatcher = self.engine.dispatcher
-        # A compiled module does not call new hooks.
+        # A compiled module does not call hooks that are registered later.
         eager = torch.compiler.set_stance("force_eager")
         before = self.state.stage, dispatcher.run
         self.state.stage = stage

@@ -1,5 +1,6 @@
-"""Validations: when they are due, and one pass over the data with means of
-the outputs and metrics of hooks.
+"""Validations: when they are due, and one pass over the data.
+
+A pass yields means of the outputs and metrics of hooks.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ from hookflow.runner.process.signals import WorkerHangError
 from hookflow.runner.process.state import MetricDict, RunState
 
 Sums = Mapping[str, tuple[float, float]]
-"""By name: the sum, and the weight (examples or batches,
-if the task does not say it) that it is of.
+"""By name: the sum, and its weight.
+
+The weight counts batches if the task does not say what they weigh.
 """
 
 
 class WeightedMeans:
-    """The mean of each number over the weights of a pass; over its batches, where neither weights
-    nor sizes are known.
+    """The mean of each number over the weights of a pass.
 
-    The sums stay on the device until the end. `exact` says that every weight will be known.
+    It is over the batches where neither weights nor sizes are known. The sums stay on the device
+    until the end. `exact` says that every weight will be known.
     """
 
     def __init__(self, exact: bool) -> None:
@@ -59,8 +61,9 @@ class WeightedMeans:
         self._over_batches = defaultdict[str, WeightedSum](WeightedSum)
 
     def add(self, numbers: Mapping[str, Any], weight: Weight | None) -> None:
-        """Take in the numbers of a batch, each of which is a mean over its `weight`;
-        None if that is unknown.
+        """Take in the numbers of a batch, each of which is a mean over its `weight`.
+
+        The weight is None if it is unknown.
         """
         self._known = self._known and weight is not None
         for name, value in numbers.items():
@@ -70,8 +73,9 @@ class WeightedMeans:
                 self._over_batches[name].add(value, 1)
 
     def over_ranks(self, gather: Callable[[Sums], list[Sums]]) -> dict[str, float]:
-        """Return the means over what all ranks have taken in:
-        on all of them the same, to the bit.
+        """Return the means over what all ranks have taken in.
+
+        They are the same on all ranks, to the bit.
         """
         if self._known or self._exact:
             sums = self._over_weights
@@ -141,12 +145,12 @@ class EvaluationLoop:
 
     @torch.no_grad()
     def __call__(self, split: Literal["val", "test"], sets: Sequence[str] | None = None) -> bool:
-        """Walk over the data of a split once, without gradients, and leave the metrics in
-        `RunState.metrics`.
+        """Walk over the data of a split once, without gradients.
 
-        With several sets it walks over those in `sets`, or over all, one after another; the names
-        of their metrics begin with that of the set. Return False when a signal has cut the walk
-        short: then no metrics are there, and no `after_X` fires.
+        The metrics are left in `RunState.metrics`. With several sets it walks over those in `sets`,
+        or over all, one after another; the names of their metrics begin with that of the set.
+        Return False when a signal has cut the walk short: then no metrics are there, and no
+        `after_X` fires.
         """
         state = self.state
         fire = self.engine.fire
@@ -208,8 +212,9 @@ class EvaluationLoop:
         return result
 
     def seeded(self, name: str) -> AbstractContextManager[None]:
-        """Seed the random generators for a pass over a set at this iteration,
-        and restore the training's afterwards.
+        """Seed the random generators for a pass over a set at this iteration.
+
+        The training's generators are restored afterwards.
         """
         place = crc32(name.encode()), self.state.iter, self.parts.data_ranks.rank
         seed = derive_seed(self.parts.section.seed, RNGStream.EVALUATION, *place)
@@ -237,10 +242,10 @@ class EvaluationLoop:
             return result
 
     def broadcast_metrics(self, own: dict[str, float]) -> dict[str, float]:
-        """Return the metrics of rank 0, by which all ranks decide, and warn once of each that other
-        ranks have too.
+        """Return the metrics of rank 0, by which all ranks decide.
 
-        Nothing is wrong with a metric that has one value, or that rank 0 alone makes.
+        A warning names each metric once that other ranks have too. Nothing is wrong with a metric
+        that has one value, or that rank 0 alone makes.
         """
         every = self.context.consensus.all_gather_object(own)
         for name in dict.fromkeys(chain(*every)):
@@ -256,8 +261,9 @@ class EvaluationLoop:
         return every[0]
 
     def _compute_means(self, split: str) -> dict[str, float] | None:
-        """Evaluate every batch; return the means over the weights of all ranks,
-        or None when a signal has come.
+        """Evaluate every batch, and return the means over the weights of all ranks.
+
+        Returns None when a signal has come.
         """
         weigh = self.context.weigh
         means = WeightedMeans(weigh is not None or self.context.sizes[self.state.split].exact)
@@ -280,9 +286,7 @@ class EvaluationLoop:
         return means.over_ranks(self.context.consensus.all_gather_object)
 
     def _batches(self, *points: str) -> Iterator[tuple[int, Any]]:
-        """Yield each batch of the current set with its index,
-        as the hooks at these points leave it.
-        """
+        """Yield each batch of the set with its index, as the hooks at these points leave it."""
         state = self.state
         sizes = self.context.sizes[state.split]
         data = self.parts.data[state.split]
@@ -301,13 +305,12 @@ class EvaluationLoop:
 
     @torch.no_grad()
     def predict(self, name: str, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
-        """Return what `predict` gives for a set of data: a row for each example, by name, in the
-        memory of the host.
+        """Return what `predict` gives for a set of data.
 
-        Where the source knows the indices of its examples in the dataset, they are a column
-        `index`, unless the prediction has one. There may be no targets, so the points of the split
-        that offer outputs or metrics do not fire; those before them do. A hook at
-        `after_predict_iter` may add columns.
+        It is a row for each example, by name, in the memory of the host. Where the source knows the
+        indices of its examples in the dataset, they are a column `index`, unless the prediction has
+        one. There may be no targets, so the points of the split that offer outputs or metrics do
+        not fire; those before them do. A hook at `after_predict_iter` may add columns.
         """
         from hookflow.hooks.builtin.predict import Predictions  # which no training needs
 
@@ -344,11 +347,10 @@ class EvaluationLoop:
 
 
 class ValSchedule:
-    """Says when a validation on one set of data is due. It has no state but the counters of the
-    run.
+    """Says when a validation on one set of data is due.
 
-    An amount of time is over so long after `start` or the end of the latest validation; then
-    `request` is called, by a thread of its own.
+    It has no state but the counters of the run. An amount of time is over so long after `start` or
+    the end of the latest validation; then `request` is called, by a thread of its own.
     """
 
     def __init__(
@@ -365,8 +367,9 @@ class ValSchedule:
             self._measure = Measure.of_interval(every, state.epoch_lengths)
 
     def next_iteration(self) -> float:
-        """Return the iteration after which the next validation is due by count;
-        infinity if none is.
+        """Return the iteration after which the next validation is due by count.
+
+        It is infinity if none is.
         """
         measure = self._measure
         if measure:
@@ -374,10 +377,10 @@ class ValSchedule:
         return float("inf")
 
     def due(self, *, epoch_done: bool) -> bool:
-        """Return whether a validation is due after this iteration, or after this epoch; never twice
-        in a place.
+        """Return whether a validation is due after this iteration, or after this epoch.
 
-        A part of an epoch that ends with the epoch is due after the epoch.
+        It is never due twice in a place. A part of an epoch that ends with the epoch is due after
+        the epoch.
         """
         state = self._state
         every = self._every

@@ -1,8 +1,7 @@
-"""The user's code in an exception of a forward pass: the line, the layer and what it was given, the
-batch.
+"""The user's code in an exception of a forward pass.
 
-Everything is read from the frames that the exception has come through, so a training that raises
-none pays nothing.
+This is the line, the layer and what it was given, and the batch. Everything is read from the frames
+that the exception has come through, so a training that raises none pays nothing.
 """
 
 import inspect
@@ -36,8 +35,9 @@ SIZE_ATTRIBUTES = (
 def note_forward_error(
     error: BaseException, model: nn.Module, task: Any, train_sets: Sequence[str]
 ) -> None:
-    """Note on an exception of a forward pass which layer has raised it; one of hookflow's own says
-    enough.
+    """Note on an exception of a forward pass which layer has raised it.
+
+    An exception of hookflow's own says enough.
 
     `train_sets` are the names of several training sets, for which the task may have steps of their
     own.
@@ -58,9 +58,7 @@ def note_forward_error(
 def _describe_forward(
     frames: list[tuple[FrameType, int]], model: nn.Module, batch_parameters: Mapping[CodeType, str]
 ) -> Iterator[str]:
-    """Yield a line on the innermost layer of the traceback, and one on the batch,
-    as far as they are there.
-    """
+    """Yield a line on the traceback's innermost layer, and one on the batch, if known."""
     call = _find_innermost_call(frames)
     if call is not None:
         given = call.f_locals.get("args", ()), call.f_locals.get("kwargs", {})
@@ -93,8 +91,9 @@ def _find_innermost_own_line(frames: list[tuple[FrameType, int]]) -> str:
 
 
 def _name_layer(layer: nn.Module, model: nn.Module) -> str:
-    """Return the name of a layer in the model with its class and sizes:
-    layer body.0 (Linear 3→2).
+    """Return the name of a layer in the model with its class and sizes.
+
+    Such a name is layer body.0 (Linear 3→2).
     """
     described = type(layer).__name__
     for taken, returned in SIZE_ATTRIBUTES:
@@ -124,8 +123,9 @@ def _shape_of(leaf: Any) -> str:
 
 
 def _batch_of(frames: list[tuple[FrameType, int]], batch_parameters: Mapping[CodeType, str]) -> Any:
-    """Return the batch that a method of the task was called with;
-    _NO_BATCH where none is in the traceback.
+    """Return the batch that a method of the task was called with.
+
+    It is _NO_BATCH where none is in the traceback.
     """
     for frame, _ in frames:
         name = batch_parameters.get(frame.f_code)
@@ -135,9 +135,7 @@ def _batch_of(frames: list[tuple[FrameType, int]], batch_parameters: Mapping[Cod
 
 
 def _batch_parameters(task: Any, methods: Sequence[str]) -> Iterator[tuple[CodeType, str]]:
-    """Yield the code of each method of a task with the name of its parameter
-    for the batch: the second one.
-    """
+    """Yield the code of each method of a task with its parameter for the batch: the second one."""
     for method in methods:
         function = getattr(task, method, None)
         while isinstance(function, partial):  # a function with the arguments of the file

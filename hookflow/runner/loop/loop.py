@@ -1,5 +1,6 @@
-"""The training loop, as `hookflow.graph.points` draws it: epochs of iterations,
-with validations between them.
+"""The training loop, as `hookflow.graph.points` draws it.
+
+It has epochs of iterations, with validations between them.
 """
 
 import time
@@ -65,14 +66,16 @@ class SafePoint:
         self.pid = watch_for_forks(self.state)
 
     def synchronize(self) -> None:
-        """Let all ranks agree at the next safe point:
-        a hook that may make a request fires on all of them.
+        """Let all ranks agree at the next safe point.
+
+        A hook that may make a request then fires on all of them.
         """
         self.synchronizes = self.state.attention = True
 
     def process(self, *, wait: bool = False) -> None:
-        """Do what has been asked for since the last safe point: commands first, then a stop, then a
-        checkpoint.
+        """Do what has been requested since the last safe point.
+
+        Commands come first, then a stop, then a checkpoint.
 
         `wait` is for several ranks: it says that they wait for one another here anyway.
         """
@@ -98,8 +101,9 @@ class SafePoint:
             raise self.control.rewind
 
     def _execute_agreed(self, agreed: int) -> bool:
-        """Do what the ranks have agreed on, all but saving;
-        return whether a checkpoint is to be saved.
+        """Do what the ranks have agreed on, all but saving.
+
+        Returns whether a checkpoint is to be saved.
         """
         saves = bool(agreed & SAVE)
         if agreed & RUN_COMMANDS:
@@ -126,8 +130,9 @@ class SafePoint:
             self._stop_as_agreed()
 
     def should_abort(self, batches: int) -> bool:
-        """Return whether a signal ends the current evaluation,
-        of which so many batches are done.
+        """Return whether a signal ends the current evaluation.
+
+        So many of its batches are done.
         """
         wishes = 0
         if self._signal:
@@ -144,8 +149,9 @@ class SafePoint:
         return self.signals.stop
 
     def _accept_validations(self) -> None:
-        """Let the loop validate on the sets that any rank has asked for;
-        at the end of an epoch once it is closed.
+        """Let the loop validate on the sets that any rank has requested.
+
+        At the end of an epoch it does so once that is closed.
         """
         requests = self.requests
         state = self.state
@@ -183,8 +189,9 @@ class SafePoint:
         return wishes
 
     def _stop_as_agreed(self) -> bool:
-        """Let the run end, for the gravest reason that any rank has;
-        return whether its state is to be saved first.
+        """Let the run end, for the gravest reason that any rank has.
+
+        Returns whether its state is to be saved first.
         """
         signal = self._signal
         requests = self.requests
@@ -221,10 +228,9 @@ class SafePoint:
         return saves
 
     def _execute_commands(self) -> None:
-        """Execute the commands that have come, and answer each. A pause lasts until a command or a
-        signal ends it.
+        """Execute the commands that have come, and answer each.
 
-        Rank 0 hears commands for all.
+        A pause lasts until a command or a signal ends it. Rank 0 hears commands for all.
         """
         state = self.state
         control = self.control
@@ -235,7 +241,7 @@ class SafePoint:
                 commands, written, over = self.consensus.broadcast_object(self._next_commands())
                 saves = [control.execute(command) for command in commands]
                 changes = any(command["cmd"] in CHANGING_COMMANDS for command in commands)
-                # A hook may be switched off on one rank alone.
+                # A hook may be switched off on one rank alone, which refuses commands about it.
                 if commands and self.consensus.any_rank(any(saves)):
                     self.requests.save(["last"])
                     self.checkpoints.save()
@@ -248,8 +254,9 @@ class SafePoint:
         state.attention |= control.paused
 
     def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
-        """Return new commands, whether a checkpoint was written, and whether a pause,
-        in which it waits, is over.
+        """Return new commands, whether a checkpoint was written, and whether a pause is over.
+
+        In a pause this waits.
         """
         signals = self.signals
         checkpoints = self.checkpoints
@@ -292,15 +299,14 @@ class TrainingLoop:
         own = self.context.parts.own_hooks
         there = {binding.hook for binding in plan.at("after_train_epoch")} & own.keys()
         self.hooks_may_raise = any(hook.name in there and not hook.queue for hook in plan.hooks)
-        """Whether the end of an epoch has hooks of the user's own,
-        for which the state before them is kept.
-        """
+        """Whether an epoch ends with hooks of the user's, before which the state is kept."""
         train = self.data.get("train")
         world = self.context.parts.ranks.world
         accumulate = self.section.accumulate.most
         self.iteration_start: IterationStart | None = None
-        """The state at the start of the iteration under way,
-        where a hung worker may cut one short in its middle.
+        """The state at the start of the current iteration.
+
+        It is kept where a hung worker may cut one short in its middle.
         """
         if world == 1 and train is not None:
             rate = recording_rate(train, plan, accumulate)
@@ -382,7 +388,7 @@ class TrainingLoop:
         self.checkpoints.begin()
         self.update.check_parameters()
         if self.sanity and self.sets:
-            # Hooks inside the network do not fire.
+            # In the stage "start", hooks inside the network do not fire.
             with self.state.during("start"), self.timeline.excluded():
                 run_sanity_check(self.context, self.update)
 
@@ -440,8 +446,9 @@ class TrainingLoop:
             self.safe_point.process(wait=True)
 
     def _batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Return the training batches of an epoch,
-        each after `before_fetch` where something is bound there.
+        """Return the training batches of an epoch.
+
+        Each comes after `before_fetch` where something is bound there.
         """
         batches = self.context.epoch_of("train", epoch, start)
         if self.engine.plan.at("before_fetch"):
@@ -453,8 +460,9 @@ class TrainingLoop:
         return batches
 
     def _train_iterations(self) -> None:
-        """Train on what is left of the epoch; cut it short when the
-        run is at its end, or is stopped.
+        """Train on what is left of the epoch.
+
+        It is cut short when the run is at its end, or is stopped.
         """
         state = self.state
         safe_point = self.safe_point
@@ -501,18 +509,17 @@ class TrainingLoop:
         return int(min(stops))
 
     def _list_due_sets(self, *, epoch_done: bool) -> list[str]:
-        """Return the sets of data on which a validation is due after this iteration,
-        or after this epoch.
-        """
+        """Return the sets of data on which a validation is due after this iteration or epoch."""
         return [
             name for name, schedule in self.schedules.items() if schedule.due(epoch_done=epoch_done)
         ]
 
     def _validate(self, sets: Sequence[str]) -> None:
-        """Validate. When a signal or an error cuts that short, the state from before is saved, with
-        the validation due.
+        """Validate.
 
-        It is a copy in the host's memory: a hook may change the weights meanwhile.
+        When a signal or an error cuts that short, the state from before is saved, with the
+        validation due. That state is a copy in the host's memory: a hook may change the weights
+        meanwhile.
         """
         state = self.state
         state.validation_due = ()

@@ -75,8 +75,9 @@ def run_sanity_check(context: RunContext, update: OptimizerUpdate) -> None:
 
 
 def _compute_metrics(context: RunContext, update: OptimizerUpdate) -> set[str] | None:
-    """Return the names of the metrics of two batches, and of the logged scalars;
-    None where the task has no copy.
+    """Return the names of the metrics of two batches, and of the logged scalars.
+
+    It is None where the task has no copy.
     """
     parts = context.parts
     quiet: Any = SilentRecorder()
@@ -116,7 +117,7 @@ def _copy_parts(parts: RunComponents) -> Any:
         for value in getattr(parts.task, "__dict__", {}).values()
         if isinstance(value, nn.Module)
     ]
-    # A metric has no parameters.
+    # A metric has no parameters, and is copied with the task.
     networks = [model for model in own if next(model.parameters(), None) is not None]
     return copy.deepcopy(
         parts.task, {id(model): model for model in (parts.model, *parts.models.values(), *networks)}
@@ -125,8 +126,9 @@ def _copy_parts(parts: RunComponents) -> Any:
 
 @contextmanager
 def _same_place(source: Any) -> Iterator[None]:
-    """Restore the attributes of a dataset and its samplers afterwards,
-    but for tensors and arrays; and generators.
+    """Restore the attributes of a dataset and its samplers afterwards, and generators.
+
+    Tensors and arrays are not restored.
     """
     loader = getattr(source, "loader", None)
     dataset = getattr(loader, "dataset", None)
@@ -146,7 +148,7 @@ def _same_place(source: Any) -> Iterator[None]:
                 copied = (
                     copy.deepcopy(value) if isinstance(value, GENERATOR_TYPES) else copy.copy(value)
                 )
-                # Not the items of a list: they may be millions.
+                # The items of a list are not copied, since they may be millions.
                 undo.append(partial(setattr, owner, name, copied))
     if hasattr(source, "load_state_dict"):
         undo.append(partial(source.load_state_dict, source.state_dict()))
@@ -184,10 +186,10 @@ class SilentRecorder:
 
 
 def _check_names(context: RunContext, names: set[str]) -> None:
-    """Check the metrics that hooks monitor or have in conditions. Raises UserError with all that
-    nothing makes.
+    """Check the metrics that hooks monitor or have in conditions.
 
-    Where a hook adds metrics without naming them, an unknown name is a warning.
+    Raises UserError with all that nothing makes. Where a hook adds metrics without naming them, an
+    unknown name is a warning.
     """
     parts = context.parts
     plan = context.plan
@@ -222,8 +224,9 @@ def _check_names(context: RunContext, names: set[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HookMetrics:
-    """The metrics that hooks make: those that are `named`,
-    and by hook the bindings that make others.
+    """The metrics that hooks make.
+
+    `named` has their names, and `unnamed` by hook the binding that makes others.
     """
 
     named: set[str]

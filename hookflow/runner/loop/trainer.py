@@ -146,8 +146,9 @@ class Trainer:
         is_changed: bool = False,
         test: bool = False,
     ) -> StopReason | None:
-        """Run to the end and return why it ended early, if it did. Exceptions propagate, after
-        `after_run`.
+        """Run to the end and return why it ended early, if it did.
+
+        Exceptions propagate, after `after_run`.
 
         `begin` is called once the checkpoint to `resume` from has been read. A `fork` returns what
         is taken over of its state. A training that had ended early goes on where the pipeline
@@ -187,8 +188,9 @@ class Trainer:
         fork: Adapt | None = None,
         is_changed: bool = False,
     ) -> Iterator[None]:
-        """Fire `before_run` and `after_run` around a loop, which goes on from the checkpoint to
-        `resume` from.
+        """Fire `before_run` and `after_run` around a loop.
+
+        The loop goes on from the checkpoint to `resume` from.
 
         `begin` is called once that has been read. A training that had ended early goes on where the
         pipeline `is_changed` since.
@@ -229,10 +231,10 @@ class Trainer:
         epochs: int = 1,
         iters: int = 1,
     ) -> list[Layer]:
-        """Do everything of a run once: `epochs` of `iters` iterations, each validated, a
-        checkpoint, and the test.
+        """Do everything of a run once.
 
-        Return the layers of the network as they were trained: what hooks freeze is frozen there.
+        That is `epochs` of `iters` iterations, each validated, a checkpoint, and the test. Return
+        the layers of the network as they were trained: what hooks freeze is frozen there.
         """
         with self._running():
             self._fire_after_load()
@@ -247,20 +249,17 @@ class Trainer:
 
     @property
     def copies(self) -> Mapping[int, tuple[int, int]]:
-        """By binding of an offloaded hook: the bytes that a firing copies,
-        and the ns that it takes.
-        """
+        """By binding of an offloaded hook: the bytes that a firing copies, and the ns it takes."""
         if self.engine.offloaded:
             return self.engine.offloaded.copies
         return {}
 
     def evaluate(self, checkpoint: Path, name: str, average: str | None = None) -> dict[str, float]:
-        """Validate or test what a checkpoint holds, and return the metrics. Points of training do
-        not fire.
+        """Validate or test what a checkpoint holds, and return the metrics.
 
-        The name is that of a split ("val"), of which every set is evaluated, or that of a set
-        ("val.ood"). `average` is the hook whose average is evaluated, "none" for the weights
-        themselves; None: as in the training.
+        Points of training do not fire. The name is that of a split ("val"), of which every set is
+        evaluated, or that of a set ("val.ood"). `average` is the hook whose average is evaluated,
+        "none" for the weights themselves; None: as in the training.
         """
         with self._load_for_evaluation(checkpoint, average):
             self.evaluation(split_of(name), sets_of(name, self._parts.data))
@@ -278,9 +277,7 @@ class Trainer:
 
     @contextmanager
     def _load_for_evaluation(self, checkpoint: Path, average: str | None) -> Iterator[None]:
-        """Have what a checkpoint holds, with this average in validations and tests,
-        while nothing is trained.
-        """
+        """Load a checkpoint for validations and tests with this average; nothing is trained."""
         self.context.only_evaluates = True
         with self._running():
             self._load(checkpoint)
@@ -290,13 +287,14 @@ class Trainer:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Fire `before_run` and `after_run` around what a run does,
-        and `on_exception` when it raises.
+        """Fire `before_run` and `after_run` around what a run does.
+
+        `on_exception` fires when it raises.
         """
         parts = self._parts
         engine = self.engine
         self._compile_models()
-        # All of it, whatever raises: others may train the network after this.
+        # All of this is undone, whatever raises: others may train the network after this run.
         with ExitStack() as undoing:
             undoing.callback(engine.dispatcher.here.leave)
             if engine.offloaded:
@@ -322,7 +320,7 @@ class Trainer:
                 raise
             else:
                 engine.settle()
-                # Who calls the network from here on does not wake the hooks inside it.
+                # In the stage "end", calls of the network fire no hooks inside it.
                 self.state.stage = "end"
                 try:
                     engine.fire("after_run")
@@ -331,8 +329,9 @@ class Trainer:
                     raise
 
     def _compile_models(self) -> None:
-        """Compile the models in place, so that their parameters keep their names,
-        if the pipeline says so.
+        """Compile the models if the pipeline says so.
+
+        They are compiled in place, so that their parameters keep their names.
         """
         mode = self._parts.section.compile
         if not mode:
@@ -342,8 +341,9 @@ class Trainer:
         self._log.say(COMPILED_NOTE)
 
     def _set_training_modes(self) -> None:
-        """Put the models in training mode, but for parts that were put in evaluation,
-        and for those never trained.
+        """Put the models in training mode, except frozen parts and models never trained.
+
+        Frozen parts were put in evaluation.
         """
         trained = set()
         for optimizer in self._parts.optimizers.values():
@@ -355,25 +355,25 @@ class Trainer:
             frozen = []
             if model.training:
                 frozen = [module for module in model.modules() if not module.training]
-            # Its own train() may keep parts in evaluation, as those of MMDetection do.
+            # The model's own train() may keep parts in evaluation, as those of MMDetection do.
             model.train()
             for module in frozen:
                 module.training = False
 
     def _set_initial_rates(self) -> None:
-        """Note the learning rates at the beginning;
-        PyTorch's schedulers trust one that is there already.
+        """Note the learning rates at the beginning.
+
+        PyTorch's schedulers trust a noted rate.
         """
         for optimizer in self._parts.optimizers.values():
             for group in optimizer.param_groups:
                 group.setdefault("initial_lr", number_of(group["lr"]))
 
     def _handle_error(self, error: BaseException) -> None:
-        """Fire what fires when something has raised; after a second signal, nothing is saved any
-        more.
+        """Fire what fires when something has raised.
 
-        A way back to a checkpoint is no failure: it ends this attempt, of which nothing more is
-        kept.
+        After a second signal, nothing is saved any more. A way back to a checkpoint is no failure:
+        it ends this attempt, of which nothing more is kept.
         """
         if isinstance(error, Rewind):
             self.engine.throw_into_arounds(error)
@@ -411,7 +411,7 @@ class Trainer:
         strategy = self._parts.strategy
         device = self._parts.device
         if strategy.host_mesh is not None and strategy.mesh is None:
-            # Tensor parallel: it is loaded in full, and each rank keeps its shards of it.
+            # Tensor parallelism loads the state in full on the CPU, and each rank keeps its shards.
             device = torch.device("cpu")
         return with_frozen_parameters(
             self._store.take(path, device, strategy.mesh), self._parts.models
@@ -419,15 +419,17 @@ class Trainer:
 
     @property
     def _has_finished_training(self) -> bool:
-        """Whether every iteration is done, or a hook has ended the training for good,
-        as `early_stop` does.
+        """Whether every iteration is done, or a hook has ended the training for good.
+
+        `early_stop` does that.
         """
         stop = self.safe_point.stop
         return stop is None or stop.status == "finished"
 
     def restore_best(self) -> None:
-        """Give the models the weights of the best checkpoint,
-        where a hook wants that and the training has finished.
+        """Give the models the weights of the best checkpoint, where a hook wants that.
+
+        The training must have finished.
         """
         names = [
             saved.restored_at_end
@@ -454,8 +456,9 @@ class Trainer:
         self._log.say(f"the models have the weights of {name} ({path.name})")
 
     def _fire_after_load(self) -> None:
-        """Fire `after_load_checkpoint` for the weights that models have begun with;
-        load what hooks change in them.
+        """Fire `after_load_checkpoint` for the weights that models have begun with.
+
+        Changes of hooks to them are loaded.
         """
         weights = dict(self._parts.weights)
         self._parts.weights.clear()  # frees the host's memory

@@ -14,11 +14,11 @@ Marks = Mapping[str, str]
 
 
 class FrozenParameters:
-    """The parameters that models were built with frozen: checkpoints leave them out, except those
-    changed since then.
+    """The parameters that models were built with frozen.
 
-    With `only`, the models of these names have such parameters, and the others have none. Every
-    change in place counts a version of the tensor up, by which it is looked for.
+    Checkpoints leave them out, except those changed since then. With `only`, the models of these
+    names have such parameters, and the others have none. Every change in place counts a version of
+    the tensor up, by which it is looked for.
     """
 
     def __init__(
@@ -43,8 +43,9 @@ class FrozenParameters:
         return id(parameter) in self._marks
 
     def without(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a captured state without them, and with their marks: of models,
-        and of averages of models.
+        """Return a captured state without them, and with their marks.
+
+        These are of models, and of averages of models.
         """
         by_model = {
             name: self._find_unchanged(parameters) for name, parameters in self._by_model.items()
@@ -84,11 +85,10 @@ class FrozenParameters:
 
 
 def _find_average_marks(weights: Mapping[str, Any], by_model: Mapping[str, Marks]) -> Marks:
-    """Return the marks of what these weights average, one model or all of them; none where it has
-    no frozen ones.
+    """Return the marks of what these weights average, one model or all of them.
 
-    Several models may have the same names, as a teacher and its student: there the values have to
-    be the same, too.
+    There are none where it has no frozen ones. Several models may have the same names, as a teacher
+    and its student: there the values have to be the same, too.
     """
     several = len(by_model) > 1
     candidates = [*by_model.values()]
@@ -130,10 +130,10 @@ def with_frozen_parameters(
 
 
 def _find_averaged_model(marks: Marks, models: Mapping[str, nn.Module]) -> nn.Module | None:
-    """Return the model of which an average leaves out the parameters of these marks; None where no
-    names fit.
+    """Return the model of which an average leaves out the parameters of these marks.
 
-    Where several have the names, it is the first that has the values, too.
+    It is None where no names fit. Where several have the names, it is the first that has the
+    values, too.
     """
     candidates = [*models.values()]
     if len(models) > 1:

@@ -1,9 +1,8 @@
-"""Optimizers that train at one point and are evaluated at another: those with `train()` and
-`eval()`.
+"""Optimizers that train at one point and are evaluated at another.
 
-A schedule-free optimizer is one: it steps from an interpolation of two sequences, and its weights
-are for use at their mean. `eval()` puts the weights there, and `train()` puts them back, as the
-arithmetic of floats allows.
+They have `train()` and `eval()`. A schedule-free optimizer is one: it steps from an interpolation
+of two sequences, and its weights are for use at their mean. `eval()` puts the weights there, and
+`train()` puts them back, as the arithmetic of floats allows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -85,8 +84,9 @@ class OptimizerModes:
     def copy_evaluated_weights(
         self, models: Mapping[str, nn.Module]
     ) -> dict[str, dict[str, dict[str, Tensor]]]:
-        """Return copies of the weights where they are evaluated: by optimizer, by model,
-        by name in its state.
+        """Return copies of the weights where they are evaluated.
+
+        They are by optimizer, by model, by name in its state.
         """
         result = {}
         with self.evaluating():

@@ -15,16 +15,18 @@ from hookflow.pipeline.components import OptimizerSection, ParamGroup
 from hookflow.pipeline.schema import TYPE_PREFIX, DistributedSection
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
-"""The modules that each binding inside the network fires at, by their names,
-by the binding's id.
+"""The modules that each binding inside the network fires at.
+
+They are by their names, by the binding's id.
 """
 
 
 def pick(
     plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]
 ) -> tuple[Picked, list[Problem]]:
-    """Return what each binding picks, and all entries that pick nothing;
-    `place` tells where an entry stands.
+    """Return what each binding picks, and all entries that pick nothing.
+
+    `place` tells where an entry is.
     """
     result: dict[int, dict[str, nn.Module]] = {}
     problems: list[Problem] = []
@@ -45,8 +47,9 @@ def pick(
 
 
 def modules_matching(entry: str, there: Mapping[str, nn.Module]) -> list[str]:
-    """Return the modules that an entry picks: a glob over their names,
-    or over their classes and base classes.
+    """Return the modules that an entry picks.
+
+    It is a glob over their names, or over their classes and base classes.
     """
     if not entry.startswith(TYPE_PREFIX):
         return [name for name in there if fnmatchcase(name, entry)]
@@ -59,8 +62,9 @@ def modules_matching(entry: str, there: Mapping[str, nn.Module]) -> list[str]:
 
 
 def no_module(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | None:
-    """Return that an entry picks none of these modules, and a hint at what may be meant;
-    None if it picks one.
+    """Return that an entry picks none of these modules, with a hint.
+
+    It is None if it picks one.
     """
     if modules_matching(entry, there):
         return None
@@ -86,8 +90,7 @@ def find_differentiable(model: nn.Module) -> dict[str, nn.Parameter]:
 def find_parameter_problems(
     plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]
 ) -> Iterator[Problem]:
-    """Yield a problem for each glob that picks no parameter, and for each hook that FSDP makes
-    useless.
+    """Yield a problem for each glob that picks no parameter, and each hook without use in FSDP.
 
     FSDP never calls a tensor hook. Changes of a hook to gathered weights are lost. `place` tells
     where the glob of a binding stands.
@@ -189,8 +192,9 @@ def param_groups(
     place: Locate,
     share: set[nn.Parameter] | None = None,
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """Return an optimizer's groups, each with what no earlier one took, and one of the rest; and
-    empty patterns.
+    """Return an optimizer's groups, and empty patterns.
+
+    Each group has what no earlier one took, and one has the rest.
 
     They are of the parameters that train, or of a `share` of them: a hook may have frozen some of
     these meanwhile.
@@ -203,7 +207,7 @@ def param_groups(
     result: list[dict[str, Any]] = []
     problems = []
     for k, group in enumerate(groups):
-        # By the parameter, not the name: tied weights have several.
+        # Parameters are compared, and not their names: tied weights have several names.
         used: dict[nn.Parameter, None] = {}
         for pattern in group.patterns:
             chosen = [left[name] for name in select_names(pattern, model, left)]
@@ -228,8 +232,9 @@ def param_groups(
 def select_names(
     pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter]
 ) -> Iterator[str]:
-    """Yield the names of the parameters that a pattern picks: a glob over names,
-    or over classes of modules.
+    """Yield the names of the parameters that a pattern picks.
+
+    It is a glob over names, or over classes of modules.
     """
     if not pattern.startswith(TYPE_PREFIX):
         yield from (name for name in parameters if fnmatchcase(name, pattern))
@@ -281,8 +286,9 @@ class TrainedParameters:
         self._extended: set[str] = set()
 
     def missing(self) -> list[str]:
-        """Return the names of trainable parameters that no optimizer has:
-        a hook has added or unfrozen them.
+        """Return the names of trainable parameters that no optimizer has.
+
+        A hook has added or unfrozen them.
         """
         apart = self._collect_held() | self._left_out
         names = []
@@ -299,11 +305,10 @@ class TrainedParameters:
     def add(
         self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]
     ) -> None:
-        """Add a group to an optimizer; parameters that the network no longer has leave the
-        optimizer, with their state.
+        """Add a group to an optimizer.
 
-        Raises UserError for a setting that the optimizer does not know, and when it refuses the
-        group.
+        Parameters that the network no longer has leave the optimizer, with their state. Raises
+        UserError for a setting that the optimizer does not know, and when it refuses the group.
         """
         to = self._optimizers[optimizer]
         inside = {*named_parameters(self._network).values()}
@@ -321,7 +326,7 @@ class TrainedParameters:
         except (TypeError, ValueError) as error:
             raise UserError(Problem(f"run.add_param_group: {error}")) from error
         self._extended.add(optimizer)
-        # Else the run sets all of them once `before_run` has fired.
+        # Groups without "initial_lr" get it from the run once `before_run` has fired.
         if "initial_lr" in to.param_groups[0]:
             rate = to.param_groups[-1]["lr"]
             to.param_groups[-1].setdefault(
@@ -334,8 +339,9 @@ class TrainedParameters:
             to.state.pop(parameter, None)
 
     def state_dict(self) -> dict[str, list[list[str]]]:
-        """Return the names of the parameters in each group of the optimizers
-        to which hooks have added some.
+        """Return the names of the parameters in each group of extended optimizers.
+
+        Hooks have added groups to these.
         """
         names = {parameter: name for name, parameter in named_parameters(self._network).items()}
         groups: dict[str, list[list[str]]] = {}
@@ -346,8 +352,9 @@ class TrainedParameters:
         return groups
 
     def load_state_dict(self, state: Mapping[str, list[list[str]]]) -> None:
-        """Add the groups that hooks have added after `before_run`,
-        where the network has their parameters.
+        """Add the groups that hooks have added after `before_run`.
+
+        The network must have their parameters.
         """
         there = named_parameters(self._network)
         for key, groups in state.items():

@@ -56,14 +56,16 @@ class Task(Protocol):
         """Return the outputs of a training batch; the loss requires a gradient."""
 
     def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
-        """Return those of a validation or test batch,
-        with the model in evaluation and gradients off.
+        """Return the outputs of a validation or test batch.
+
+        The model is in evaluation, and gradients are off.
         """
 
 
 class FunctionTask:
-    """A task that is a plain function: what it returns for a batch,
-    in training and in evaluation alike.
+    """A task that is a plain function.
+
+    It returns the outputs for a batch, in training and in evaluation alike.
     """
 
     def __init__(self, function: Callable[[Any, Any], dict[str, Any]]) -> None:
@@ -105,8 +107,9 @@ def _no_evaluation(run: Any, batch: Any) -> Any:
 
 
 def training_step(task: Any, data: Mapping[str, Any]) -> Callable[[Any, Any], Any]:
-    """Return the step of a training batch: that of its set,
-    where the task has steps for some of several sets.
+    """Return the step of a training batch.
+
+    It is that of its set, where the task has steps for some of several sets.
     """
     sets = getattr(data.get("train"), "sets", {})
     common_step: Callable[[Any, Any], Any] | None = getattr(task, "step", None)
@@ -151,8 +154,9 @@ def find_prediction(task: Any) -> Callable[[Any, Any], Any]:
 def find_task_problem(
     task: Any, evaluated: bool, sets: Sequence[str] = ()
 ) -> tuple[str, str] | None:
-    """Return what keeps an object from being a task, and a hint; `evaluated` says whether there are
-    data for that.
+    """Return what keeps an object from being a task, and a hint.
+
+    `evaluated` says whether there are data for that.
 
     `sets` are the training sets for which it may have a step of its own.
     """
@@ -190,8 +194,9 @@ def find_task_problem(
 
 
 def _missing_half_of_state(task: Any) -> str:
-    """Return which of `state_dict` and `load_state_dict` a task has alone;
-    empty where it has both or neither.
+    """Return which of `state_dict` and `load_state_dict` a task has alone.
+
+    It is empty where it has both or neither.
     """
     saves = hasattr(task, "state_dict")
     loads = hasattr(task, "load_state_dict")
@@ -203,7 +208,8 @@ def _missing_half_of_state(task: Any) -> str:
 
 
 def _find_step_problem(task: Any, own_steps: Sequence[str]) -> tuple[str, str] | None:
-    """Return which step a task lacks, or has misspelt;
+    """Return which step a task lacks, or has misspelt.
+
     `own_steps` are those that it may have for training sets.
     """
     kind = type(task).__name__
@@ -224,11 +230,10 @@ def _find_step_problem(task: Any, own_steps: Sequence[str]) -> tuple[str, str] |
 
 
 def check_outputs(outputs: Any, task: Any, method: str, run: Any = None) -> None:
-    """Raise UserError for a wrong result of the task's `method`, "step" or "evaluate", which needs
-    no loss.
+    """Raise UserError for a wrong result of the task's `method`, "step" or "evaluate".
 
-    Nor does a step of a task that steps its optimizers itself. The `run` knows the training set of
-    the batch, which may have a step of its own.
+    An evaluation needs no loss. Nor does a step of a task that steps its optimizers itself. The
+    `run` knows the training set of the batch, which may have a step of its own.
     """
     trains = method == "step" and not steps_itself(task)
     wrong = _wrong_outputs(outputs, trains)
@@ -283,11 +288,10 @@ def _place_of_function(called: Any) -> Where | None:
 
 
 def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers among a task's outputs, and the tensors of no dimensions, which stay on
-    their device.
+    """Return the numbers among a task's outputs, and the tensors of no dimensions.
 
-    Numbers of 16 bits become float32: they are to be summed, and a sum is soon beyond fp16, or too
-    coarse in bf16.
+    These stay on their device. Numbers of 16 bits become float32: they are to be summed, and a sum
+    is soon beyond fp16, or too coarse in bf16.
     """
     result: dict[str, Any] = {}
     for name, value in outputs.items():
@@ -333,10 +337,10 @@ def not_a_number(value: Any, called: str) -> TypeError:
 
 
 def numbers(values: Any, called: str) -> Tensor:
-    """Return a copy of a tensor, an array or a list of real numbers; that of a tensor stays on its
-    device.
+    """Return a copy of a tensor, an array or a list of real numbers.
 
-    Raises TypeError, which names `called`, for anything else.
+    The copy of a tensor stays on its device. Raises TypeError, which names `called`, for anything
+    else.
     """
     try:
         if isinstance(values, Tensor):
@@ -353,10 +357,9 @@ def numbers(values: Any, called: str) -> Tensor:
 
 
 def scalar(value: Any, called: str) -> float | Tensor:
-    """Return what may be logged: a float, or a copy of a tensor of one element, which stays on its
-    device.
+    """Return what may be logged: a float, or a copy of a tensor of one element.
 
-    Raises TypeError, which names `called`, for anything else.
+    The tensor stays on its device. Raises TypeError, which names `called`, for anything else.
     """
     if not isinstance(value, torch.Tensor):
         return as_number(value, called)

@@ -1,5 +1,6 @@
-"""The record of the code that an attempt runs:
-the project's files that this process has imported, and git's answer.
+"""The record of the code that an attempt runs.
+
+It has the project's files that this process has imported, and git's answer.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ SCRIPTS_FOLDER = f"{sysconfig.get_path('scripts')}/"
 
 
 def project_root(base: Path) -> Path:
-    """Return the project's folder of a pipeline in the folder `base`:
-    its git repository, or `base` itself.
+    """Return the folder of the project of a pipeline in `base`.
+
+    It is its git repository, or `base` itself.
     """
     folder = Path(os.path.realpath(base))
     for above in (folder, *folder.parents):
@@ -82,8 +84,9 @@ class CodeRecorder:
         self._diff = b""
 
     def report_changes(self, then: RecordedCode, since: str) -> None:
-        """Report each recorded file that is another one now;
-        to be called before the files are imported.
+        """Report each recorded file that is another one now.
+
+        It is to be called before the files are imported.
         """
         changes = compare_code(then, then.on_disk(self._root))
         for change in changes[:MAX_REPORTED]:
@@ -95,11 +98,11 @@ class CodeRecorder:
             )
 
     def record(self, it: int, then: RecordedCode | None = None, since: str = "") -> None:
-        """Record the files that this process has imported for the attempt, which begins after
-        iteration `it`.
+        """Record the files that this process has imported for the attempt.
 
-        The record of the attempt before stays where nothing differs. Modules that are new since
-        `then` are reported. A file that cannot be read or written is reported; the run goes on.
+        The attempt begins after iteration `it`. The record of the attempt before stays where
+        nothing differs. Modules that are new since `then` are reported. A file that cannot be read
+        or written is reported; the run goes on.
         """
         imported = self._imported()
         self._look(imported, late=False)
@@ -124,8 +127,9 @@ class CodeRecorder:
             self._git_thread.start()
 
     def record_again(self, it: int) -> None:
-        """Record for an attempt after iteration `it` that it runs what this process
-        has imported for the latest one.
+        """Record that an attempt after iteration `it` runs what was imported for the latest one.
+
+        This process has imported it.
         """
         before = find_latest_code(self._run_dir)
         if before is None:
@@ -199,8 +203,9 @@ class CodeRecorder:
         return project_files(self._loaded, self._root)
 
     def _original(self, path: Path) -> Path:
-        """Return where a file of a rerun's copy of the project lies in the project;
-        any other path as it is.
+        """Return where a file of a rerun's copy of the project is in the project.
+
+        Any other path is returned as it is.
         """
         if self._copy is not None and path.is_relative_to(self._copy):
             return Path("/") / path.relative_to(self._copy)
@@ -218,8 +223,9 @@ NOTEBOOK_FILE_NAME = "notebook_cells.py"
 
 
 def notebook_cells() -> str:
-    """Return the cells of a notebook that have been run, in their order;
-    empty in any other program.
+    """Return the cells of a notebook that have been run, in their order.
+
+    There are none in any other program.
     """
     main = sys.modules.get("__main__")
     cells = getattr(main, "In", None)
@@ -233,12 +239,11 @@ def notebook_cells() -> str:
 
 
 def project_files(loaded: Loaded, root: Path) -> dict[Path, str]:
-    """Return the user's files that this process has imported for a pipeline, and the names of their
-    modules.
+    """Return the user's files that this process has imported for a pipeline.
 
-    Those are what the pipeline names and what these files import. In a process that does nothing
-    but train it is every module below `root`, too; a program of the user's may have imported others
-    for other pipelines. Links are followed.
+    The names of their modules are returned, too. The files are what the pipeline names and what
+    such files import. In a process that does nothing but train it is every module below `root`,
+    too; a program of the user's may have imported others for other pipelines. Links are followed.
     """
     modules = dict(sys.modules)
     main = modules.get("__main__")
@@ -256,8 +261,9 @@ def project_files(loaded: Loaded, root: Path) -> dict[Path, str]:
 
 
 def _files_of(modules: Iterable[tuple[str, ModuleType]]) -> dict[Path, str]:
-    """Return the files of modules that are part of the user's project,
-    with the links in their paths followed.
+    """Return the files of modules that are part of the user's project.
+
+    The links in their paths are followed.
     """
     matches: dict[Path, str] = {}
     for name, module in modules:
@@ -274,8 +280,9 @@ def _follow_links(file: str) -> Path:
 
 
 def is_project_file(file: str) -> bool:
-    """Say whether a file is part of the user's project: his own,
-    and no command of an installed package.
+    """Say whether a file is part of the user's project.
+
+    It is the user's own, and no command of an installed package.
     """
     return is_own_file(file) and not file.startswith(SCRIPTS_FOLDER)
 
@@ -357,8 +364,9 @@ def _time_of(file: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _import_statements(file: str, changed: int) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
-    """Return the import statements of a file: the level, the module,
-    and the names that are taken from it.
+    """Return the import statements of a file.
+
+    Each has the level, the module, and the names that are taken from it.
     """
     try:
         tree = ast.parse(Path(file).read_bytes())
@@ -375,8 +383,9 @@ def _import_statements(file: str, changed: int) -> tuple[tuple[int, str, tuple[s
 
 
 def _file_of(module: Any) -> str | None:
-    """Return the file of a module; of a lazy module, whose attributes load it,
-    what is known without that.
+    """Return the file of a module.
+
+    A lazy module, whose attributes load it, has the file that is known without that.
     """
     known = getattr(module, "__dict__", {})
     file = known.get("__file__")
@@ -386,11 +395,11 @@ def _file_of(module: Any) -> str | None:
 
 
 def edited_since_import(files: Mapping[Path, str]) -> Iterator[str]:
-    """Yield the files whose functions, as this process runs them, are not those that stand in them
-    now.
+    """Yield the files whose functions differ from those that this process runs.
 
-    That may be where a notebook, or a program that trains several times, has imported a file before
-    it was edited. `files` has the name of the module of each.
+    They were edited since they were imported. That may be where a notebook, or a program that
+    trains several times, has imported a file before it was edited. `files` has the name of the
+    module of each.
     """
     began = read_start_time(os.getpid())
     if began is None:
@@ -409,9 +418,7 @@ def edited_since_import(files: Mapping[Path, str]) -> Iterator[str]:
 
 
 def _running_codes(module: ModuleType) -> Iterator[CodeType]:
-    """Yield the code of the functions, and of the methods of the classes,
-    that a module has defined.
-    """
+    """Yield the code of the functions, and of the classes' methods, that a module has defined."""
     file = _file_of(module)
     for value in list(vars(module).values()):
         members = [value]
@@ -431,16 +438,18 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def _shape_of(code: CodeType) -> tuple[Any, ...]:
-    """Return what tells the code of two functions apart: not the name of the file,
-    nor constants that hold it.
+    """Return what tells the code of two functions apart.
+
+    The name of the file, and constants that hold it, are left out.
     """
     constants = tuple(repr(value) for value in code.co_consts if not isinstance(value, CodeType))
     return code.co_qualname, code.co_code, code.co_names, code.co_varnames, constants
 
 
 def read_git_state(root: Path) -> tuple[GitState, bytes] | None:
-    """Return the commit of a folder's repository with what differs from it,
-    and the difference; None without one.
+    """Return the commit of a folder's repository with what differs from it, and the difference.
+
+    It is None without one.
     """
     try:
         commit = ask_git_for_text(root, "rev-parse", "HEAD")

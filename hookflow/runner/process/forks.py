@@ -25,8 +25,9 @@ os.register_at_fork(after_in_child=_ask_for_a_safe_point)
 
 
 def watch_for_forks(state: RunState) -> int:
-    """Have a forked copy of this process come to its next safe point at once;
-    return the id of this process.
+    """Have a forked copy of this process come to its next safe point at once.
+
+    Returns the id of this process.
     """
     _training.add(state)
     return os.getpid()

@@ -38,7 +38,8 @@ def cores() -> int:
 
 
 TRIES, PERIOD = 3, 0.02
-"""How often the lock of a run is tried, and the seconds between:
+"""How often the lock of a run is tried, and the seconds between.
+
 `RunDir.life` takes it for a moment, to ask.
 """
 
@@ -86,8 +87,9 @@ def new_run(
 def prepare(
     loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, parent: Parent | None = None
 ) -> None:
-    """Write the resolved pipeline, the plan and the identity;
-    the pipeline's files are relative to `base`.
+    """Write the resolved pipeline, the plan and the identity.
+
+    The pipeline's files are relative to `base`.
     """
     facts: dict[str, Any] = {} if parent is None else {"parent": parent._asdict()}
     facts |= {
@@ -96,7 +98,7 @@ def prepare(
         "argv": sys.argv,
         "created": time.time(),
     }
-    # Until the training signs, the run lives as long as this process.
+    # Until the training process signs, the run counts as alive as long as this process lives.
     facts["starter"] = process_identity(os.getpid())
     if loaded.weights:
         facts["weights"] = weights_facts(loaded.weights)
@@ -104,7 +106,8 @@ def prepare(
 
 
 def stage_resume(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
-    """Write the pipeline and the plan of a resume aside;
+    """Write the pipeline and the plan of a resume aside.
+
     `commit_resume` records them once its checkpoint is read.
     """
     run_dir.proposed.path.mkdir()
@@ -116,7 +119,7 @@ def commit_resume(run_dir: RunDir) -> None:
     proposed = run_dir.proposed
     if proposed.plan.exists() and proposed.plan.read_bytes() != run_dir.plan.read_bytes():
         run_dir.keep_plan()
-    # A process that was killed here may have come half the way.
+    # A process that was killed here may have moved the first file and not the second.
     for path in (proposed.plan, proposed.pipeline):
         with suppress(FileNotFoundError):
             path.replace(run_dir.path / path.name)
@@ -275,8 +278,9 @@ def start_python(
 
 
 def hand_on_signals(child: subprocess.Popen[bytes], pressed: list[int]) -> None:
-    """Send the signals that end a run on to the process that trains;
-    append each Ctrl-C to `pressed`.
+    """Send the signals that end a run on to the process that trains.
+
+    Each Ctrl-C is appended to `pressed`.
     """
 
     def hand_on(number: int, frame: FrameType | None) -> None:
@@ -289,8 +293,9 @@ def hand_on_signals(child: subprocess.Popen[bytes], pressed: list[int]) -> None:
 
 
 class StandbyProcess:
-    """A process that imports torch while the pipeline is checked,
-    and trains once it is sent a run.
+    """A process that imports torch while the pipeline is checked.
+
+    It trains once it is sent a run.
     """
 
     def __init__(self) -> None:
@@ -305,9 +310,7 @@ class StandbyProcess:
     def train(
         self, arguments: Sequence[str], output: IO[bytes], locks: Locks
     ) -> subprocess.Popen[bytes]:
-        """Send the arguments of `hookflow.runner`, the file for the output,
-        and the locks of the run.
-        """
+        """Send the arguments of `hookflow.runner`, the file for output, and the run's locks."""
         socket.send_fds(self._socket, [json.dumps(arguments).encode()], [output.fileno(), *locks])
         self._started = True
         return self._process
@@ -344,8 +347,9 @@ def keep(run_dir: RunDir, locks: Locks) -> None:
 
 
 def take_kept(run_dir: RunDir) -> Locks:
-    """Return the locks of a run that are kept for the next `claim`, for another process;
-    none if none are kept.
+    """Return the locks of a run that are kept for another process's next `claim`.
+
+    There are none if none are kept.
     """
     return _KEPT_LOCKS.pop(run_dir.path, ())
 

@@ -1,5 +1,6 @@
-"""Files that hooks and tasks have left open: what Python still holds back of them is written before
-a process ends.
+"""Files that hooks and tasks have left open.
+
+The data that Python still holds back of them are written before a process ends.
 
 Python writes it when it destroys a file object, which need not happen before a process ends. Where
 a file object is part of a circle of objects, the garbage collector may close the file before its
@@ -53,8 +54,9 @@ def close_open_files() -> None:
 
 
 def _files_by_layer() -> tuple[list[Any], list[Any], list[Any]]:
-    """Return the open files that hold something back: of text, those written in Python, and
-    Python's buffers.
+    """Return the open files that hold something back.
+
+    They are text files, those written in Python, and Python's buffers.
 
     Data that one of them passes on may arrive in one of a list that comes later.
     """
@@ -89,7 +91,7 @@ def _is_written(file: Any) -> bool:
         return True
     try:
         mode = os.fstat(number).st_mode
-    # The number was closed, as all are where a process is detached from its parent's files.
+    # The descriptor was closed, as all are where a process is detached from its parent's files.
     except OSError:
         return False
     return stat.S_ISREG(mode)

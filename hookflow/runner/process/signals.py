@@ -25,8 +25,9 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def ends_at_once(number: int) -> bool:
-    """Return whether a signal that is not the first one ends the run at once: only Ctrl-C of a
-    person does.
+    """Return whether a signal that is not the first one ends the run at once.
+
+    Only Ctrl-C of a person does.
 
     A scheduler sends a sequence, such as SIGUSR1 and then SIGTERM, and launchers hand theirs on.
     None of these may cost the checkpoint that the first one has asked for.
@@ -45,8 +46,9 @@ class StopReason:
 
     @property
     def may_be_restarted(self) -> bool:
-        """Whether another attempt may go better: neither the user nor a
-        mistake of theirs has ended this one.
+        """Whether another attempt may go better.
+
+        Neither the user nor a mistake of theirs has ended this one then.
         """
         return self.status == "failed" and self.exit != 2
 
@@ -62,8 +64,9 @@ WAITING_RANKS_NOTE = (
     "the ranks finish this iteration once it is there, and then save; if it never comes, nothing"
     " after the last checkpoint can be saved, and Ctrl-C ends the run at once"
 )
-"""The consequence where one of several ranks lacks a batch:
-the others wait for it in the middle of their iteration.
+"""The consequence where one of several ranks lacks a batch.
+
+The others wait for it in the middle of their iteration.
 """
 
 
@@ -72,14 +75,16 @@ class RunInterruptedError(KeyboardInterrupt):
 
 
 class WorkerHangError(RunInterruptedError):
-    """Raised where the training waits for a worker's batch,
-    which has not come for `WAIT` seconds after a signal.
+    """Raised where the training waits for a worker's batch after a signal.
+
+    The batch has not come for `WAIT` seconds.
     """
 
 
 class Rewind(BaseException):
-    """Raised at a safe point by a command, on all ranks:
-    the run goes back to the checkpoint at `path`.
+    """Raised at a safe point by a command, on all ranks.
+
+    The run goes back to the checkpoint at `path`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -134,8 +139,9 @@ class SignalCollector:
         """Whether the first signal waits for a safe point: the training has begun."""
         self._hangs = False
         self._awaits_import = False
-        """Whether the first signal has come during an import,
-        and Interrupted is to be raised after it.
+        """Whether the first signal has come during an import.
+
+        Interrupted is to be raised after that.
         """
         self._reason = ""
         self._report_wait: Callable[[str], None] | None = None
@@ -152,21 +158,23 @@ class SignalCollector:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def listen(self) -> None:
-        """Handle END_SIGNALS, including blocked ones that are pending, and ignore SIGHUP;
-        the main thread alone can.
+        """Handle END_SIGNALS, including blocked ones that are pending, and ignore SIGHUP.
+
+        The main thread alone can.
         """
         if threading.current_thread() is not threading.main_thread():
             return
         for number in END_SIGNALS:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # started here, since a handler must not start a thread: that takes locks
+        # The thread is started here, since starting one takes locks, which a handler must not.
         threading.Thread(target=self._watch_imports, name="hookflow-imports", daemon=True).start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
 
     def _watch_imports(self) -> None:
-        """Send this process another signal once the import is over
-        that the first signal waits for.
+        """Send this process another signal once the import is over.
+
+        The first signal waits for that import.
         """
         main = threading.main_thread().ident or 0
         while not (self.graceful or self.ignored):
@@ -179,8 +187,9 @@ class SignalCollector:
     def be_graceful(
         self, report_wait: Callable[[str], None] | None = None, *, refetches: bool = False
     ) -> None:
-        """From here on the first signal waits for a safe point. Raises Interrupted when one has
-        come already.
+        """Let the first signal wait for a safe point from here on.
+
+        Raises Interrupted when one has come already.
 
         Where the training then waits for a worker's batch for more than `WAIT` seconds, WorkerHangs
         is raised there. With `report_wait` that is reported instead: one of several ranks cannot
@@ -199,8 +208,9 @@ class SignalCollector:
             ).start()
 
     def _watch_fetches(self) -> None:
-        """After the first signal, watch for a worker's batch that does not come:
-        interrupt that wait, or report it.
+        """After the first signal, watch for a worker's batch that does not come.
+
+        The wait for it is interrupted, or reported.
         """
         main = threading.main_thread().ident or 0
         awaited = None
@@ -250,8 +260,9 @@ class SignalCollector:
             raise RunInterruptedError(f"{first.reason}, then {name}: ended at once")
 
     def _interrupt_start(self, number: int, frame: FrameType | None) -> None:
-        """Raise Interrupted by the first signal before the training,
-        or note that it waits for an import.
+        """Raise Interrupted by the first signal before the training.
+
+        It may wait for an import, which is noted.
         """
         if self.stop is None:
             self.stop = self._stop_by(number)
@@ -269,8 +280,9 @@ class SignalCollector:
 
 
 def _is_importing_native_code(frame: FrameType | None) -> bool:
-    """Return whether this frame, or one of its callers,
-    imports a module of torch or loads an extension module.
+    """Return whether this frame, or a caller of it, imports a native module.
+
+    It is a module of torch, or an extension module.
     """
     while frame is not None:
         name = frame.f_code.co_name
@@ -285,8 +297,9 @@ def _is_importing_native_code(frame: FrameType | None) -> bool:
 
 
 def _fetch(frame: FrameType | None) -> FrameType | None:
-    """Return the frame, among this one and its callers,
-    in which a DataLoader awaits a worker's batch.
+    """Return the frame in which a DataLoader awaits a worker's batch.
+
+    It is among this one and its callers.
     """
     waits = False
     while frame is not None:

@@ -55,8 +55,9 @@ class RunState:
         self.next_stop = 0
         """The iterations done at which the loop must look up by count. Written by the loop."""
         self.iter = self.epoch = self.batch_idx = 0
-        """Written by the loops and by a resume; `batch_idx` counts the batches of
-        an evaluation while that lasts.
+        """Written by the loops and by a resume.
+
+        `batch_idx` counts the batches of an evaluation while that lasts.
         """
         self.done = memoryview(bytearray(8)).cast("q")
         """`iter` once more, where other processes see it. Written by the loops."""
@@ -66,8 +67,9 @@ class RunState:
         Written by who takes or replaces it.
         """
         self.samples = self.tokens = 0
-        """Examples and tokens of the batches that all ranks have taken. Counted where a trigger
-        asks for them, by the iterations.
+        """Examples and tokens of the batches that all ranks have taken.
+
+        Counted where a trigger asks for them, by the iterations.
         """
         self.mixes_sets = False
         """Whether the current iteration has batches of several training sets.
@@ -87,12 +89,11 @@ class RunState:
         self.is_predicting = False
         """Whether the run predicts a set of data, and nothing else. Written by the trainer."""
         self.batch: Any = NO_BATCH
-        """The current batch, while a task that steps its optimizers itself has it,
-        or the loop of an attached run.
-        """
+        """The current batch, while a self-stepping task has it, or the loop of an attached run."""
         self.epoch_ends = False
-        """The epoch ends after this iteration, whatever the data still has. Set by what hooks
-        request; cleared by the loop once the epoch is closed.
+        """Whether the epoch ends after this iteration, whatever the data still has.
+
+        Set by what hooks request; cleared by the loop once the epoch is closed.
         """
         self.validation_due: Sequence[str] = ()
         """The sets of data on which a validation is due at the next safe point, or first in a run
@@ -109,8 +110,9 @@ class RunState:
         """The iteration that they are of."""
         self.max_epochs: int | None = None
         self.iter_limit: int | None = None
-        """The iterations after which the run ends, in whichever epoch;
-        None where epochs alone count.
+        """The iterations after which the run ends, in whichever epoch.
+
+        It is None where epochs alone count.
         """
         self.max_iters = self.batches_per_epoch = self.iters_per_epoch = 0
         """How long the run is, 0 where it has no end; and its current epoch. Written before it
@@ -133,8 +135,9 @@ class RunState:
 
     @contextmanager
     def during(self, stage: Stage) -> Iterator[None]:
-        """Be in a stage, and then in the one before;
-        after an exception the run stays where it was raised.
+        """Be in a stage, and then in the one before.
+
+        After an exception the run stays where it was raised.
         """
         before = self.stage
         self.stage = stage
@@ -144,8 +147,9 @@ class RunState:
     def set_length(
         self, max_epochs: int | None, max_iters: int | None, lengths: EpochLengths
     ) -> None:
-        """Set how long the run is; the iterations of an epoch are 0 where
-        the training data are not built.
+        """Set how long the run is.
+
+        The iterations of an epoch are 0 where the training data are not built.
         """
         self.max_epochs = max_epochs
         self.iter_limit = max_iters
@@ -179,8 +183,9 @@ class RunState:
         return {name: getattr(self, name) for name in kept} | copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; the length of an epoch
-        only where the data are not built.
+        """Restore what `state_dict` returned.
+
+        The length of an epoch is restored only where the data are not built.
         """
         self.iter = state["iter"]
         self.epoch = state["epoch"]
@@ -198,8 +203,9 @@ class RunState:
         self.enter_epoch()
 
     def place(self, it: int) -> str:
-        """Return in words where an iteration is, the one done or under way;
-        between two epochs in the one done.
+        """Return in words where an iteration is, the one done or under way.
+
+        Between two epochs it is the one done.
         """
         evaluating = self.stage in ("val", "test")  # then `batch_idx` counts other batches
         if evaluating:
@@ -219,8 +225,9 @@ class RunState:
 
 
 def all_iterations(max_epochs: int | None, max_iters: int | None, lengths: EpochLengths) -> int:
-    """Return the iterations of a run as long as its pipeline says: of two lengths,
-    what is reached first.
+    """Return the iterations of a run as long as its pipeline says.
+
+    Where it states two lengths, the one counts that is reached first.
     """
     of_epochs = int(lengths.iterations(max_epochs or 0))
     if max_iters and of_epochs:

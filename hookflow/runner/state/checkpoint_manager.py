@@ -1,6 +1,4 @@
-"""The checkpoints of a run from the side of the training: request, copy,
-background write, report.
-"""
+"""The checkpoints of a run on the training's side: request, copy, background write, report."""
 
 from __future__ import annotations
 
@@ -132,16 +130,17 @@ class CheckpointManager:
         store: CheckpointStore,
     ) -> None:
         self._kept: StateCopy | None = None
-        """The state to save instead of the present one, from before a validation or the hooks at
-        the end of an epoch.
+        """The state to save instead of the present one.
 
-        They are under way, or were cut short, and a run that goes on from it does them again.
+        It is from before a validation or the hooks at the end of an epoch. These are under way, or
+        were cut short, and a run that goes on from it does them again.
         """
         self.saved_at: int | None = None
         """The iteration of the newest checkpoint."""
         self.restored = ""
-        """The checkpoint whose weights the models have since the training has ended:
-        nothing is saved any more.
+        """The checkpoint whose weights the models have since the training has ended.
+
+        Nothing is saved any more then.
         """
         self.snapshot = snapshot
         self._context = context
@@ -193,8 +192,9 @@ class CheckpointManager:
             )
         self._copier = HostCopier(self._mesh)
         self._gives_back = not given_away
-        """Whether the memory of a checkpoint is used again: no hook is given it,
-        which might keep it.
+        """Whether the memory of a checkpoint is used again.
+
+        No hook is given it, which might keep it.
         """
         self._writes = self._ranks.first or self._mesh is not None
         """Whether this rank writes weights and optimizers, and not only what it has of its own."""
@@ -204,19 +204,19 @@ class CheckpointManager:
 
     @property
     def repeats(self) -> bool:
-        """Whether a validation or the end of an epoch is under way, or was cut short,
-        and is to be repeated.
+        """Whether a validation or the end of an epoch is to be repeated.
+
+        It is under way, or was cut short.
         """
         return self._kept is not None
 
     def keep_state(
         self, state: dict[str, Any] | None = None, *, validation_due: Sequence[str] = ()
     ) -> None:
-        """Keep a copy of the present state, or of this one, from which a resumed run repeats what
-        follows.
+        """Keep a copy of the present state, or of this one.
 
-        It is a copy of everything: whatever hooks do from here on, it stays what it is. The
-        training does not wait for a GPU.
+        From it a resumed run repeats what follows. The copy has everything: whatever hooks do from
+        here on, it stays what it is. The training does not wait for a GPU.
         """
         with self._context.timeline.excluded(SAVING):
             if state is None:
@@ -250,10 +250,10 @@ class CheckpointManager:
         return self._saving is not None and self._saving.outcome.done()
 
     def prepare(self) -> None:
-        """Take the memory for copies of the state in another thread, once the optimizers have
-        theirs.
+        """Take the memory for copies of the state in another thread.
 
-        By then the states of hooks, data and the task have their items, so they are checked again.
+        The optimizers have theirs by then. By then the states of hooks, data and the task have
+        their items, so they are checked again.
         """
         if self._prepares and self._state.iter:
             self._prepares = False
@@ -319,9 +319,7 @@ class CheckpointManager:
             self.saved_at = self._state.iter
 
     def request_last(self) -> None:
-        """Request a save of the end of the training, unless it is saved,
-        or the run saves nothing.
-        """
+        """Request a save of the training's end, unless it is saved, or the run saves nothing."""
         wanted = self._keep is not None or self.saved_at is not None
         if wanted and self.saved_at != self._state.iter > 0:
             self._requests.save([LAST_NAME])
@@ -353,8 +351,9 @@ class CheckpointManager:
             self.report()
 
     def report_if_possible(self) -> None:
-        """Do what `report` does, in a run that has failed already;
-        of several ranks the others may have gone.
+        """Do what `report` does, in a run that has failed already.
+
+        The other ranks may have gone.
         """
         with self._reporting_errors():
             if self._ranks.world == 1:
@@ -387,8 +386,9 @@ class CheckpointManager:
 
     @contextmanager
     def _reporting_errors(self) -> Iterator[None]:
-        """Record why nothing is saved: the run has failed already,
-        and ends with the error that it failed with.
+        """Record why nothing is saved.
+
+        The run has failed already, and ends with the error that it failed with.
         """
         try:
             yield
@@ -447,10 +447,10 @@ class CheckpointManager:
         return copied
 
     def _save_evaluated_weights(self, state: dict[str, Any]) -> None:
-        """Let the models of a captured state have the weights that are evaluated, and keep those
-        that are trained.
+        """Let the models of a captured state have the weights that are evaluated.
 
-        A loaded model has the weights for use; a resume has those that the optimizers go on from.
+        The weights that are trained are kept. A loaded model has the weights for use; a resume has
+        those that the optimizers go on from.
         """
         models = {
             state_key("model", name): model for name, model in self._context.parts.models.items()
@@ -463,7 +463,7 @@ class CheckpointManager:
             for key, weights in of_models.items():
                 present = {name: value for name, value in weights.items() if name in state[key]}
                 training[optimizer][key] = {name: state[key][name] for name in present}
-                # With the versions that it carries beside its entries.
+                # `copy.copy` keeps the versions that a state_dict carries beside its entries.
                 state[key] = copy.copy(state[key])
                 state[key].update(present)
         state["training_weights"] = training
@@ -488,8 +488,9 @@ class CheckpointManager:
         group: dist.ProcessGroup,
         moved: Mapping[str, int],
     ) -> SavedCheckpoint:
-        """Write the shards of all ranks, and on the first the rest;
-        called in the writing thread of each.
+        """Write the shards of all ranks, and on the first the rest.
+
+        It is called in the writing thread of each.
         """
         files = self._store.write_shards(aside, saving.state, group)
         every: list[Any] = [None] * self._ranks.world
@@ -509,14 +510,15 @@ class CheckpointManager:
         shards: Shards | None = None,
         weight: str | None = None,
     ) -> SavedCheckpoint:
-        """Bring a checkpoint to the disk and remove those that it replaces; called in the writing
-        thread.
+        """Bring a checkpoint to the disk and remove those that it replaces.
+
+        It is called in the writing thread.
 
         `shards` are those of all ranks, and `weight` is one in them that is not finite.
         """
         self._log.flush(frame=False)  # the log must have what the checkpoint has
         try:
-            # and on the disk, before the checkpoint is
+            # The records are on the disk before the checkpoint is.
             size, self._flushed = sync_run(RunDir(self._context.folder), self._flushed)
             saving.facts = {**saving.facts, "log": size, "ms": round(saving.ms, 3)}
             weight = weight or next(self.snapshot.nonfinite_weights(saving.state), None)

@@ -214,8 +214,9 @@ class ForkAdapter:
         return done
 
     def _renumber(self, position: State, it: int) -> None:
-        """Count the iterations as if every epoch had been as long as it is from here on,
-        as schedules need it.
+        """Count the iterations as if every epoch had been as long as it is from here on.
+
+        Schedules need that.
         """
         before: int = position["iter"]
         self._renumbered = True
@@ -258,7 +259,7 @@ class ForkAdapter:
                     f" ({_names(saved)})",
                     "warn",
                 )
-            # A stream goes on with its next example, whatever the batches.
+            # A stream goes on with its next example, whatever the batches are in the fork.
             if "next" in saved and split == "train":
                 epoch = state["position"]["epoch"]
                 place = [epoch, done]
@@ -301,7 +302,7 @@ class ForkAdapter:
             taken[name] = batches
             if name in saved["sets"]:
                 states[name] = saved["sets"][name]
-                # A stream goes on with its next example, whatever the batches.
+                # A stream goes on with its next example, whatever the batches are in the fork.
                 if "next" in states[name]:
                     states[name] = {**states[name], "next": [*divmod(batches, len(source))]}
         return {"train": {"epoch": epoch, "steps": done, "taken": taken, "sets": states}}
@@ -413,7 +414,7 @@ class ForkAdapter:
                     f"the optimizer is another: the state of {then.use} is dropped ({lost})", "warn"
                 )
 
-        # parameters as they were numbered in the checkpoint, and as they are numbered now
+        # These are the parameters as the checkpoint numbers them, and as they are numbered now.
         flat_then = [parameter for group in groups for parameter in group]
         flat_now = list_group_entries(optimizer.param_groups)
         numbers_then = list_group_entries(saved_groups)

@@ -25,8 +25,9 @@ MAX_SPARE_COPIES = 2
 """Copies of which the memory is kept: one may be written to the disk while the next one is made."""
 
 TensorKind = tuple[Any, ...]
-"""Tensors of one kind can be copied into the same memory: shape, strides, dtype,
-and whether it lies on a GPU.
+"""Tensors of one kind can be copied into the same memory.
+
+It is shape, strides, dtype, and whether it is on a GPU.
 """
 
 Memory = dict[TensorKind, list[Tensor]]
@@ -61,8 +62,9 @@ class HostCopier:
         self._spare: deque[Memory] = deque(maxlen=MAX_SPARE_COPIES)
 
     def prepare(self, tensors: Iterable[Any]) -> None:
-        """Take memory for the first copy of these tensors, page by page;
-        it may be made in another thread meanwhile.
+        """Take memory for the first copy of these tensors, page by page.
+
+        The copy may be made in another thread meanwhile.
         """
         memory: Memory = {}
         self._spare.append(memory)
@@ -116,8 +118,9 @@ class _CopyJob:
         self.memory: Memory = {}
 
     def copy(self, value: Any) -> Any:
-        """Return a copy of a leaf of a state; a plain tensor has its
-        contents once `fill` is called.
+        """Return a copy of a leaf of a state.
+
+        A plain tensor has its contents once `fill` is called.
         """
         if not isinstance(value, Tensor):
             return copy.deepcopy(value)
@@ -162,18 +165,17 @@ class _CopyJob:
 
 
 def host_memory(like: Tensor) -> Tensor:
-    """Return memory of the host for a copy of a tensor, uninitialised; for one of a GPU it is
-    page-locked.
+    """Return memory of the host for a copy of a tensor, uninitialised.
 
-    Large memory is locked by its size: PyTorch's allocator of pinned memory rounds it up to a power
-    of two.
+    For one of a GPU it is page-locked. Large memory is locked by its size: PyTorch's allocator of
+    pinned memory rounds it up to a power of two.
     """
     memory = torch.empty_like(
         like, device="cpu", pin_memory=like.is_cuda and like.nbytes < LARGE_COPY_BYTES
     )
     if like.is_cuda and like.nbytes >= LARGE_COPY_BYTES:
         cudart = torch.cuda.cudart()
-        # It is locked another way, then.
+        # CUDA has refused to lock this memory, so PyTorch's allocator locks some.
         if int(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):
             _clear_cuda_error(like.device)
             return torch.empty_like(like, device="cpu", pin_memory=True)
@@ -182,10 +184,11 @@ def host_memory(like: Tensor) -> Tensor:
 
 
 def _clear_cuda_error(device: torch.device) -> None:
-    """Clear the error that a failed call of the CUDA runtime has left:
-    the next kernel would be blamed for it.
+    """Clear the error that a failed call of the CUDA runtime has left.
+
+    The next kernel would be blamed for it.
     """
-    # That error: PyTorch looks at it, and so clears it, after each kernel.
+    # PyTorch looks at the error after each kernel, which raises it here and clears it.
     with suppress(RuntimeError):
         torch.zeros(1, device=device)
 

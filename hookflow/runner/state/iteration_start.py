@@ -1,5 +1,6 @@
-"""The state at the start of the iteration under way,
-for an iteration that cannot be finished: a worker hangs.
+"""The state at the start of the current iteration.
+
+It is for an iteration that cannot be finished, as a worker hangs.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from hookflow.runner.device.random_state import pack_random_state, raw_random_st
 from hookflow.runner.state.snapshot import RunSnapshot
 
 RECORDED_IN_PART = ("position", "hooks", "data")
-"""Entries of which less is recorded than a checkpoint holds:
-the rest is as it was at the start of the iteration.
+"""Entries of which less is recorded than a checkpoint holds.
+
+The rest is as it was at the start of the iteration.
 """
 
 
@@ -37,8 +39,9 @@ class BufferCopies:
         self._model = model
         self._modules: list[tuple[str, nn.Module]] = []
         self._all: list[Tensor | None] = []
-        """The values of the modules at the last copy;
-        None for a buffer that is none at the moment.
+        """The values of the modules at the last copy.
+
+        One is None for a buffer that is None at the moment.
         """
         self._names: list[str] = []
         self._buffers: list[Tensor] = []
@@ -125,10 +128,10 @@ class IterationStart:
         self._random: Any = None
 
     def recording(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Return the batches of an epoch, which is not begun; record the state before they are
-        fetched.
+        """Return the batches of an epoch, which is not begun.
 
-        That is done once, or before the first batch of each iteration.
+        The state is recorded before they are fetched. That is done once, or before the first batch
+        of each iteration.
         """
         self._iter = -1
         for buffers in self._buffers.values():
@@ -171,10 +174,10 @@ class IterationStart:
         return {}
 
     def state(self) -> dict[str, Any] | None:
-        """Return the complete state at the start of the iteration under way, and go back to its
-        place in the data.
+        """Return the complete state at the start of the current iteration, and go back to it.
 
-        None where it was not recorded: the present state is the same.
+        The data go back to their place. None where it was not recorded: the present state is the
+        same.
         """
         if self._context.state.iter != self._iter:
             return None
@@ -195,14 +198,13 @@ class IterationStart:
 
 
 def recording_rate(train: Source, plan: Plan, accumulate: int) -> RecordingRate:
-    """Return when a worker's batch may be awaited in another state than that of the last finished
-    iteration.
+    """Return when a worker's batch may be awaited in another state than the last recorded one.
 
-    Where an iteration has one batch, hooks at `before_fetch` have changed something by then; and
-    the first batch of an epoch is awaited when its order has been drawn, by a sampler with a state
-    or from a generator. A source of one's own may have workers that are unknown. With one batch an
-    iteration, copies at each would cost more than many an iteration, and a hook at `before_fetch`
-    may then fire once more.
+    That is the state of the last finished iteration. Where an iteration has one batch, hooks at
+    `before_fetch` have changed something by then; and the first batch of an epoch is awaited when
+    its order has been drawn, by a sampler with a state or from a generator. A source of one's own
+    may have workers that are unknown. With one batch an iteration, copies at each would cost more
+    than many an iteration, and a hook at `before_fetch` may then fire once more.
     """
     if is_mixed(train):
         return _rate_of_several(
@@ -234,8 +236,9 @@ def _rate_of_several(sets: Sequence[Source], plan: Plan, accumulate: int) -> Rec
 
 
 def _hooks_before_the_step(plan: Plan) -> frozenset[str]:
-    """Return the hooks that fire in an iteration before its optimizer step,
-    and those of numbers that are logged.
+    """Return the hooks that fire before an iteration's optimizer step, and those of numbers.
+
+    These are numbers that are logged.
     """
     names = [point.name for point in plan.points]
     before_the_step = names[names.index("before_fetch") : names.index("before_optimizer_step")]

@@ -49,7 +49,7 @@ class RunSnapshot:
         With `validation_due` a run that is resumed from it begins with a validation on these sets
         of data.
         """
-        # Offloaded hooks have a state, and numbers of this iteration to log.
+        # Offloaded hooks are waited for: they have a state, and numbers of this iteration to log.
         self.context.engine.settle()
         state = self.registry.capture()
         if validation_due:
@@ -57,8 +57,9 @@ class RunSnapshot:
         return state
 
     def check_states(self) -> None:
-        """Raise UserError for a state of a hook, the data or the task that cannot
-        be loaded again, tensors aside.
+        """Raise UserError for a state that cannot be loaded again, tensors aside.
+
+        It is of a hook, the data or the task.
         """
         self.context.engine.settle()
         owners: list[tuple[str, Any]] = [("task", self.parts.task)]
@@ -78,9 +79,7 @@ class RunSnapshot:
                 )
 
     def nonfinite_weights(self, state: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the names of parameters and running statistics in a
-        captured state that are not finite.
-        """
+        """Yield the names of parameters and running statistics of a state that are not finite."""
         parameters = {
             name for model in self.parts.models.values() for name, _ in model.named_parameters()
         }
@@ -182,7 +181,7 @@ def _with_training_weights(state: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(state)
     for by_model in state.get("training_weights", {}).values():
         for entry, weights in by_model.items():
-            # With the versions that it carries beside its entries.
+            # `copy` keeps the versions that a state_dict carries beside its entries.
             result[entry] = copy(result[entry])
             result[entry].update(weights)
     return result
