@@ -48,6 +48,10 @@ beside its own name and sentence.
 """
 
 
+PAGE_NAME_PREFIX = "page-"
+"""The begin of the names of the actions that open a page."""
+
+
 @dataclass(frozen=True, slots=True)
 class ActionOption:
     """An action that can be called now."""
@@ -121,16 +125,23 @@ class ActionProvider(Provider):
 
 
 def score_offer(offer: ActionOption, words: Sequence[str]) -> float:
-    """Return how well an offer fits words: best by its name, then by words that begin so,
-    then by parts of words.
+    """Return how well an offer fits words: best by its name, then by words that are known for it,
+    then by the begin of its name, of other words, and by parts of words.
+
+    Of equal ones a page is best: to look at it changes nothing.
     """
     score = 0.0
+    if offer.name.startswith(PAGE_NAME_PREFIX):
+        score = 0.25
+    parts_of_name = offer.name.removeprefix(PAGE_NAME_PREFIX).split("-")
     known = offer.searched.lower().split()
     for word in words:
         if word == offer.name:
             score += 4.0
         elif word in known:
             score += 3.0
+        elif any(part.startswith(word) for part in parts_of_name):
+            score += 2.5
         elif any(each.startswith(word) for each in known):
             score += 2.0
         else:

@@ -47,8 +47,6 @@ class RunStore:
         self.revision = 0
         self.printed = PrintedOutput(run.output)
         self.player: Player | None = None
-        self.is_behind = False
-        """Whether a long log comes in pieces."""
         self.sent_ids: set[str] = set()
         """The commands that were sent from here."""
         self._live = LogFollower(run, kept=True)
@@ -57,6 +55,9 @@ class RunStore:
             self.player = Player(Recording(run), replay)
         elif self._live.unread[0] > LONG_LOG:
             self._newest = LogFollower(run, newest=True)
+        self.is_behind = self.player is None and self._live.unread[0] > 0
+        """Whether the log is not read to its end yet: it may come in pieces."""
+        self._was_read_to_end = False
         self._frozen: RunState | None = None
         self._facts: object = None
         self._pace: Throughput | None = None
@@ -205,6 +206,7 @@ class RunStore:
                 pause = SECONDS_BETWEEN_PIECES
             else:
                 self._newest = None
+                self._was_read_to_end = True
             self.printed.poll(self.clock)
         self.refresh()
         return pause
@@ -244,13 +246,15 @@ class RunStore:
     def _assess_health(self) -> Health:
         if self.is_behind:
             unread, whole = self._live.unread
-            if unread > READ_CHUNK_BYTES:  # what the log says at its end is not known yet
+            # What the log says at its end is not known yet.
+            if unread > READ_CHUNK_BYTES or not self._was_read_to_end:
                 text = (
                     f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log"
                 )
                 if self._newest is not None:
                     text += ": older curves and times follow"
                 return Health("reading", text)
+            return self.health  # as it was when the log had been read to its end
         process = self.process
         if self.player is not None:
             return assess_health(self.state, "alive", self.clock, self.plan)

@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 from textual.app import App
+from textual.command import Hit
 from textual.events import Key
 from textual.pilot import Pilot
+from textual.widget import Widget
 from textual.widgets import Input
 from textual.widgets._footer import FooterKey
 
@@ -28,12 +30,15 @@ from hookflow.monitor import health, log_reader, process_watch, run_store
 from hookflow.monitor.app import MonitorApp, list_bindings_by_page
 from hookflow.monitor.bindings import REPLAY_KEYS
 from hookflow.monitor.feed import LogFollower
+from hookflow.monitor.palette import ActionProvider
+from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.dialogs import ChoiceDialog
 from hookflow.monitor.screens.help import HelpScreen
+from hookflow.monitor.settings import Preferences, Settings
 from hookflow.monitor.terminal import DashboardResult
 from hookflow.monitor.widgets.run_header import RunHeader
 from hookflow.runner.distributed.failures import append_record
-from tests.monitor.fake_run import append, end, gone, make, record
+from tests.monitor.fake_run import append, end, gone, make, make_ranks, record
 from tests.monitor.shown import NORMAL, WIDE, Visit, press, screen_text, settle, shown, visit
 from tests.support.limits import LIMIT
 
@@ -485,6 +490,34 @@ def test_a_run_that_is_being_read_is_not_lost(
     visit(gone(make(tmp_path, upto=60)), do, settled=False)
 
 
+def test_a_run_is_not_judged_by_a_part_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TailReader, "chunk", 1 << 12)
+    monkeypatch.setattr(LogFollower.poll, "__defaults__", (0.0,))  # a record at a time
+    store = RunStore(gone(make(tmp_path, upto=60)))
+    assert store.is_behind
+    while store.is_behind:
+        assert store.health.condition == "reading"
+        store.poll()
+    assert store.health.condition == "lost"
+
+
+def test_a_run_that_has_been_read_stays_as_it_was_judged_until_more_of_it_is_read(
+    going: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RunStore(going)
+    while store.is_behind:
+        store.poll()
+    assert store.health.condition == "running"
+    append(going, [record("warning", text=f"warning {number}") for number in range(3)])
+    monkeypatch.setattr(LogFollower.poll, "__defaults__", (0.0,))
+    monkeypatch.setattr(health, "PATIENCE", -1.0)  # by this alone it would stall
+    store.poll()
+    assert store.is_behind
+    assert store.health.condition == "running"
+
+
 # A replay
 
 
@@ -587,6 +620,21 @@ def test_the_palette_finds_an_action_by_the_words_that_users_say(
     assert commands(going) == [sent]
 
 
+@pytest.mark.parametrize(("typed", "page"), [("tra", "Trace"), ("met", "Metrics"), ("lo", "Log")])
+def test_a_page_whose_name_begins_so_is_the_first_in_the_palette(
+    going: RunDir, typed: str, page: str
+) -> None:
+    async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        provider = ActionProvider(app.screen)
+        hits = [hit async for hit in provider.search(typed) if isinstance(hit, Hit)]
+        best, second = sorted((hit.score for hit in hits), reverse=True)[:2]
+        assert best > second
+        (first,) = (hit for hit in hits if hit.score == best)
+        assert str(first.match_display).startswith(f"the page {page} ")
+
+    visit(going, do)
+
+
 def test_no_name_of_an_action_means_two_things() -> None:
     pages = list_bindings_by_page()
     of_all = {binding.id: binding.tooltip for binding in pages[""]}
@@ -669,3 +717,49 @@ def test_nothing_is_shown_again_where_nothing_has_changed(
         assert not is_new()
 
     visit(run, do)
+
+
+@pytest.mark.parametrize("page", ["overview", "log", "trace", "hooks", "metrics"])
+def test_a_page_has_all_of_another_theme_at_once(tmp_path: Path, page: str) -> None:
+    run = make_ranks(tmp_path / "ranks", 2)
+    looks = []
+
+    async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        app.clear_notifications()
+        await settle(app, pilot)
+        looks.append(app.screen._compositor.render_strips(app.size)[3:])
+
+    async def switch(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await press(app, pilot, "T")
+        assert app.theme == "light"
+        await look(app, pilot)
+
+    visit(run, look, page=page, preferences=Preferences(Settings(theme="light")))
+    visit(run, switch, page=page)
+    opened, switched = looks
+    assert switched == opened
+
+
+def test_a_page_without_news_is_not_looked_through(
+    whole: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        page = app.page
+        assert page is not None
+        looks: list[str] = []
+
+        def look(kind: type[Widget]) -> list[Widget]:
+            looks.append("widgets")
+            return []
+
+        with monkeypatch.context() as patch:
+            patch.setattr(page, "walk_children", look)
+            patch.setattr(page, "redraw_header", lambda: looks.append("header"))
+            page.update_run()
+            assert not looks
+            app.store.revision += 1
+            page._shown_at = math.inf  # the body is not due
+            page.update_run()
+        assert looks == ["widgets", "header"]
+
+    visit(whole, do)

@@ -1,6 +1,7 @@
 """The first page at every size: is the training fine, what do the hooks cost, why did it fail?"""
 
 import asyncio
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,11 @@ from hookflow.monitor.widgets.hook_table import HookTable
 from hookflow.monitor.widgets.rank_table import RankTable
 from hookflow.monitor.widgets.run_header import HeaderItem, RunHeader, fit_items
 from hookflow.monitor.widgets.stack_view import frame_text
-from hookflow.monitor.widgets.traceback_view import TracebackView, without_heading
+from hookflow.monitor.widgets.traceback_view import (
+    TracebackView,
+    fit_marked_lines,
+    without_heading,
+)
 from hookflow.user_code import HOOKFLOW_FOLDER
 from tests.monitor.conftest import read
 from tests.monitor.fake_run import append, make, make_ranks, record
@@ -66,13 +71,15 @@ def failed(tmp_path: Path) -> RunDir:
 @pytest.mark.parametrize("size", [LOW, NORMAL, WIDE])
 def test_the_header_says_whether_the_training_is_fine(going: RunDir, size: Size) -> None:
     text = shown(going, size=size)
-    for words in ("RUNNING", "loss 0.", "▼", "accuracy 0.", "ETA", "SYNTHETIC", "iteration"):
+    for words in ("RUNNING", "loss 0.", "▼", "accuracy 0.", "ETA", "SYNTHETIC", " it"):
         assert words in text, words
     best = {LOW: "★0.9078", NORMAL: "best 0.9078", WIDE: "(best 0.9078 @490)"}
     assert best[size] in text
     assert ("2 warnings" if size == WIDE else "▲2") in text
     assert ("1 error" if size == WIDE else "✗1") in text
     assert "7 Runs" in text
+    if size == LOW:
+        assert re.search(r"ETA [^…]+ SYNTHETIC", text), "the time left is whole"
 
 
 def test_a_finished_run_needs_no_time_left(whole: RunDir) -> None:
@@ -184,6 +191,41 @@ def test_parts_of_the_header_have_room_or_are_left_out() -> None:
         left_out = [item.weight for item in items if item.part not in parts]
         assert left_out == [*range(len(left_out))], "those of least weight"
     assert count_cells(*fit_items(items, 44)) == 43, "all of them"
+
+
+@pytest.mark.parametrize("width", [80, 48, 46, 30, 20])
+def test_marks_stand_below_what_they_mark(width: int) -> None:
+    source = "    total = first.sum() + (first @ second).sum()"
+    marks = "                           ~~~~~~^~~~~~~~"
+    traceback = f'  File "a.py", line 3, in f\n{source}\n{marks}\nOSError: no'
+    place, shown_source, shown_marks, error = fit_marked_lines(traceback, width).splitlines()
+    begin, end = shown_marks.index("~"), len(shown_marks)
+    assert shown_source[begin:end] == "first @ second"
+    assert len(shown_source) <= width
+    assert (shown_source == source) == (len(source) <= width)
+    assert (place, error) == ('  File "a.py", line 3, in f', "OSError: no")
+
+
+MISTAKE = """cifar.toml:13:1: this makes a Paced, which is not sharded across 2 ranks
+    13 | use = "./parts.py:Paced"
+       | ^^^
+    let it take rank and world and give its rank's share"""
+
+
+@pytest.mark.parametrize("size", [LOW, NORMAL, WIDE])
+def test_a_refused_run_shows_the_whole_mistake(tmp_path: Path, size: Size) -> None:
+    run = make(tmp_path / "refused", upto=0)
+    append(run, [record("end", it=0, ep=0, status="failed", exit=2, reason=MISTAKE)])
+
+    async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        view = app.screen.query_one(TracebackView)
+        heading, *rest = MISTAKE.splitlines()
+        assert str(view.query_one("#raised", Static).visual) == f"✗ {heading}"
+        assert str(view.query_one("#frames-before", Static).visual).splitlines() == rest
+        assert view.query_one(VerticalScroll).size.height > 0
+        assert "no metric has been logged yet" not in screen_text(app)
+
+    visit(run, look, size=size)
 
 
 def test_several_ranks_have_rows_and_the_one_that_holds_up_the_others_is_named(

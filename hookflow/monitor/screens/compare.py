@@ -109,6 +109,7 @@ class CompareScreen(PageScreen):
         self._sides = [ComparedRun(run) for run in runs]
         self._metric = 0
         self._is_behind = True
+        self._has_shown = False
 
     def compose_body(self) -> ComposeResult:
         yield Static(id="runs-head")
@@ -149,13 +150,14 @@ class CompareScreen(PageScreen):
         sizes = [side.live.unread for side in self._sides]
         unread = sum(left for left, _ in sizes)
         whole = sum(size for _, size in sizes)
-        if unread > READ_CHUNK_BYTES:
+        if unread > READ_CHUNK_BYTES or not self._has_shown:
             text = f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB"
             self.query_one("#runs-head", Static).update(text_of((text, "command")), layout=False)
 
     def show_run(self) -> None:
         if self._is_behind:
             return
+        self._has_shown = True
         names = names_of(self._sides)
         self.query_one("#runs-head", Static).update(text_of(*self._format_runs()), layout=False)
         if names:

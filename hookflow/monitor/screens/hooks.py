@@ -27,13 +27,13 @@ from hookflow.numbers import format_count
 from hookflow.text import make_printable
 
 HOOKS_HELP = """\
-By cost: a row for each hook at each point, what took most of the last minute first. A click at a
+By cost: a row for each hook at each point, what took most of the last minute first. A click at a \
 heading sorts.
-By order: the loop as a run walks through it. ▶ waits for the hooks whose lanes reach it; ← folds,
+By order: the loop as a run walks through it. ▶ waits for the hooks whose lanes reach it; ← folds, \
 → unfolds.
-mean, p95, max and share are of the last 60 s (v: of the attempt); dim where there was no call in
+mean, p95, max and share are of the last 60 s (v: of the attempt); dim where there was no call in \
 them. The checks of a trigger that says no count in the share alone.
-A hook in background has its real time, its queue and what it dropped below the table.
+A hook in background has its real time, its queue and what it dropped below the table.\
 """
 
 

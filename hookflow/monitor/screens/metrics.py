@@ -191,6 +191,10 @@ class MetricsScreen(PageScreen):
     def metric_tree(self) -> MetricTree:
         return self.query_one(MetricTree)
 
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.watch(self.app, "theme", self._show_headings, init=False)
+
     def show_run(self) -> None:
         store = self.store
         if store is not self._store_shown:
@@ -214,7 +218,10 @@ class MetricsScreen(PageScreen):
         panel.border_subtitle = "no metric matches" if tree.num_shown == 0 else None
 
     def on_metric_tree_columns_changed(self, event: MetricTree.ColumnsChanged) -> None:
-        self.query_one("#headings", Static).update(event.columns.headings())
+        self._show_headings()
+
+    def _show_headings(self) -> None:
+        self.query_one("#headings", Static).update(self.metric_tree.columns.headings())
 
     def on_tree_node_highlighted(self) -> None:
         self._show_pictures()

@@ -1,7 +1,8 @@
 """The page Overview: the curves, the hooks, why the one at the cursor runs where it does, the
 newest events.
 
-The curves give way to the traceback of a run that failed, and to the stack of one that stalls.
+The curves give way to the traceback of a run that failed, to the mistake for which one was refused,
+and to the stack of one that stalls.
 """
 
 from typing import ClassVar, get_args
@@ -32,11 +33,12 @@ from hookflow.monitor.widgets.traceback_view import TracebackView
 from hookflow.numbers import format_count
 
 OVERVIEW_HELP = """\
-The header says whether the training is fine: its loss and trend, the monitored metric and its
+The header says whether the training is fine: its loss and trend, the monitored metric and its \
 best, the time left.
-↑ ↓ go through the hooks, enter opens the one at the cursor, a click at a heading sorts. A drag
+↑ ↓ go through the hooks, enter opens the one at the cursor, a click at a heading sorts. A drag \
 selects text, y copies.
-Of a run that failed the traceback stands above the hooks; i shows the machine, the data, the ranks.
+Of a run that failed the traceback stands above the hooks; i shows the machine, the data, the \
+ranks.\
 """
 
 
@@ -92,7 +94,7 @@ class OverviewScreen(PageScreen):
     OverviewScreen HookReason { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     OverviewScreen.-tall HookReason { height: 2; text-wrap: wrap; }
     OverviewScreen LogTail { height: 2; }
-    OverviewScreen.-tall LogTail { height: 4; }
+    OverviewScreen.-tall LogTail { height: 12%; min-height: 4; }
     OverviewScreen.-low LogTail { height: 1; }
     OverviewScreen.-failed.-low HookReason,
     OverviewScreen.-failed.-medium HookReason {
@@ -193,14 +195,27 @@ class OverviewScreen(PageScreen):
         return self.store.state.ranks.first_failure
 
     @property
+    def refusal(self) -> str:
+        """The mistake for which the run was refused before its first iteration,
+        as it was printed; empty where there is none.
+        """
+        state = self.store.state
+        if self.failure is not None or state.end is None or state.outcome != "refused":
+            return ""
+        return state.end["reason"].strip()
+
+    @property
     def explains_failure(self) -> bool:
-        return self.failure is not None
+        return self.failure is not None or bool(self.refusal)
 
     def _show_trouble(self) -> None:
-        """Show the traceback of a run that failed, or the stack of one that stalls."""
+        """Show the traceback of a run that failed, the mistake for which one was refused,
+        or the stack of one that stalls.
+        """
         store = self.store
         failure = self.failure
-        has_failed = failure is not None
+        refusal = self.refusal
+        has_failed = self.explains_failure
         is_stalled = store.health.condition == "stalled" and bool(store.stacks)
         self.set_class(has_failed, "-failed")
         self.set_class(is_stalled and not has_failed, "-stalled")
@@ -209,6 +224,9 @@ class OverviewScreen(PageScreen):
             rank, error = failure
             box.border_title = f"rank {rank} failed" if store.has_several_ranks else "failed"
             self.query_one(TracebackView).show_error(error)
+        elif refusal:
+            box.border_title = "refused"
+            self.query_one(TracebackView).show_mistake(refusal)
         elif is_stalled:
             box.border_title = "where the training is"
             self.query_one(StackView).show_stacks(store)

@@ -12,12 +12,14 @@ from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Vertical
 from textual.events import Resize
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Footer, Input, Static
 
 from hookflow.graph.plan import Binding as HookBinding
 from hookflow.graph.plan import Plan
 from hookflow.monitor.bindings import PAGE_TITLES, TRAINING_KEYS, key
 from hookflow.monitor.dashboard import Dashboard
+from hookflow.monitor.health import Condition
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.widgets.replay_bar import ReplayBar
 from hookflow.monitor.widgets.run_header import RunHeader
@@ -122,6 +124,7 @@ class PageScreen(Screen[None]):
         self._shown_revision = -1
         self._shown_at = 0.0
         self._shown_plan: Plan | None = None
+        self._shown_condition: Condition | None = None
         self._is_composed = False
         self._offers_commands: bool | None = None
 
@@ -196,26 +199,33 @@ class PageScreen(Screen[None]):
         """Show what has changed, if anything has, and not too often unless it is to be `now`."""
         if not self._has_widgets:
             return
+        store = self.store
+        has_news = store.revision != self._shown_revision
+        offers_others = store.can_act != self._offers_commands
+        if not (has_news or offers_others or now):
+            return
         # A widget within another comes later.
-        if not all(widget.is_mounted for widget in self.query("*")):
+        if not all(widget.is_mounted for widget in self.walk_children(Widget)):
             # A timer lets the widget be mounted. A callback after the refresh comes at once where
             # there is nothing to draw: one that asks for itself again never gives the event loop
             # back.
             self.set_timer(MOUNT_WAIT_SECONDS, partial(self.update_run, now=now))
             return
-        store = self.store
-        if store.revision != self._shown_revision or now:
+        if has_news or now:
             self.redraw_header()
-        if store.can_act != self._offers_commands:
+        if offers_others:
             self._offers_commands = store.can_act
             self.refresh_bindings()
         # The plan is another one once the log has been read for the first time, for example.
         has_other_plan = store.plan is not self._shown_plan
-        is_due = has_other_plan or time.monotonic() - self._shown_at >= self.refresh_seconds
-        if now or (is_due and store.revision != self._shown_revision):
+        has_other_condition = store.health.condition != self._shown_condition
+        is_old = time.monotonic() - self._shown_at >= self.refresh_seconds
+        is_due = has_other_plan or has_other_condition or is_old
+        if now or (is_due and has_news):
             self._shown_revision = store.revision
             self._shown_at = time.monotonic()
             self._shown_plan = store.plan
+            self._shown_condition = store.health.condition
             self.show_run()
 
     def redraw_header(self) -> None:

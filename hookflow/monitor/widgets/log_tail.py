@@ -47,7 +47,8 @@ class LogTail(Static):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002  # Textual's name
         super().__init__("", markup=False, id=id, classes=classes)
         self._entries: Sequence[Entry] = ()
-        self._shown: Sequence[Entry] | None = None
+        self._shown: tuple[str, Sequence[Entry]] | None = None
+        """The theme and the entries that are shown."""
 
     def show_log(self, store: RunStore) -> None:
         """Show the newest entries of the run."""
@@ -60,9 +61,10 @@ class LogTail(Static):
     def _show_entries(self) -> None:
         height = self.content_size.height
         newest = self._entries[-height:] if height else ()
-        if newest == self._shown:
+        shown = (self.app.theme, newest)
+        if shown == self._shown:
             return
-        self._shown = newest
+        self._shown = shown
         if newest:
             self.update(Text("\n").join(entry_line(entry) for entry in newest))
         else:

@@ -250,10 +250,6 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
     class ColumnsChanged(Message):
         """There is room for other figures."""
 
-        def __init__(self, columns: TreeColumns) -> None:
-            super().__init__()
-            self.columns = columns
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's name
         super().__init__("metrics", id=id)
         self.show_root = False
@@ -268,6 +264,11 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         self._was_open: dict[str, bool] = {}
         self._columns = TreeColumns.of(40, 0)
         self._longest_name = 0
+
+    @property
+    def columns(self) -> TreeColumns:
+        """The figures for which there is room."""
+        return self._columns
 
     # The view
 
@@ -342,7 +343,7 @@ class MetricTree(Tree[MetricRow], inherit_bindings=False):
         columns = TreeColumns.of(self.scrollable_content_region.width, self._longest_name)
         if columns != self._columns:
             self._columns = columns
-            self.post_message(self.ColumnsChanged(columns))
+            self.post_message(self.ColumnsChanged())
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

@@ -76,6 +76,7 @@ class RankTable(DataTable[Text]):
         super().__init__(id=id, cursor_type="row")
         self._shown: list[object] = []
         """The values that the row of each rank was written from."""
+        self._theme = ""
 
     def on_mount(self) -> None:
         for column, title in COLUMN_HEADINGS.items():
@@ -91,7 +92,9 @@ class RankTable(DataTable[Text]):
         rows = RankRows(ranks, bar_width)
         before = self._shown
         self._shown = [rows.facts(number) for number in range(ranks.world)]
-        if len(before) != ranks.world:
+        has_other_theme = self.app.theme != self._theme
+        self._theme = self.app.theme
+        if has_other_theme or len(before) != ranks.world:
             self.clear()
             for number in range(ranks.world):
                 self.add_row(*rows.cells(number), key=str(number))

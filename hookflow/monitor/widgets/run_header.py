@@ -306,7 +306,10 @@ def render_progress(store: RunStore, width: int) -> Strip:
         HeaderItem(3, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim"))
     )
     items += _list_machine_items(store)
-    done = f" iteration {_format_iterations(store)} "
+    word = "iteration"
+    if width < NORMAL:  # the time left has no room else
+        word = "it"
+    done = f" {word} {_format_iterations(store)} "
     fraction = state.it / state.total_iters if state.total_iters else None
     hundredths = "" if fraction is None else f" {100 * fraction:3.0f} %"
     end = _render_remarks(store, width)

@@ -15,11 +15,15 @@ from textual.widgets import Static
 from hookflow.events.records import Error
 from hookflow.monitor.health import describe_place, find_raising_line
 from hookflow.monitor.style import text_of
-from hookflow.text import make_printable
+from hookflow.text import cut, make_printable
 from hookflow.user_code import FRAME_PATTERN, find_innermost_line, is_own_file
 
 INSTALLED_PREFIX_PATTERN = re.compile(r'"[^"]*/(?:site|dist)-packages/')
 """The path before the name of an installed package in a frame."""
+
+
+MARKS_PATTERN = re.compile(r" *[~^]+")
+"""The line under a line of source: the marks of the expression that raised."""
 
 
 SENTENCE_END = re.compile(r"(?<=[.…]) (?=[A-Z])")
@@ -56,6 +60,37 @@ def make_traceback_text(traceback: str, culprit: str = "") -> TracebackText:
     ]
     newline = Text("\n")
     return TracebackText(newline.join(before), newline.join(frame), newline.join(after))
+
+
+def fit_marked_lines(traceback: str, width: int) -> str:
+    """Return a traceback where each line of source with marks under it has room in `width` cells.
+
+    A line that wrapped would not stand above its marks.
+    """
+    lines = traceback.splitlines()
+    for number in range(1, len(lines)):
+        source = lines[number - 1]
+        marks = lines[number]
+        if len(source) > width and MARKS_PATTERN.fullmatch(marks):
+            lines[number - 1 : number + 1] = _cut_marked_line(source, marks, width)
+    return "\n".join(lines)
+
+
+def _cut_marked_line(source: str, marks: str, width: int) -> tuple[str, str]:
+    """Return a line of source and its marks in `width` cells.
+
+    What lies before the marks is left out as far as they would be out of sight.
+    """
+    indent = len(source) - len(source.lstrip(" "))
+    first_mark = len(marks) - len(marks.lstrip(" "))
+    # A cell is for the ellipsis at each end.
+    needed = len(marks) + 2 - width
+    possible = first_mark - indent
+    hidden = min(needed, possible)
+    if hidden > 0:
+        source = source[:indent] + "…" + source[indent + hidden :]
+        marks = marks[:indent] + " " + marks[indent + hidden :]
+    return cut(source, width), marks[:width]
 
 
 def without_heading(error: Error) -> str:
@@ -162,6 +197,7 @@ class TracebackView(Vertical):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002  # Textual's name
         super().__init__(id=id, classes=classes)
         self._error: Error | None = None
+        self._mistake = ""
         self._is_diagnosed = False
 
     def compose(self) -> ComposeResult:
@@ -187,10 +223,34 @@ class TracebackView(Vertical):
             heading.append("\n")
             heading.append_text(text_of((", ".join(places), "warn")))
         self.query_one("#raised", Static).update(heading)
-        text = make_traceback_text(without_heading(error), error["at"])
         self._is_diagnosed = len(told) > 1
         if self._is_diagnosed:
-            text = TracebackText(Text("\n").join(map(text_of, told[1:])), Text(), Text())
+            self._show_lines(TracebackText(Text("\n").join(map(text_of, told[1:])), Text(), Text()))
+        else:
+            self._show_frames(error)
+        self.call_after_refresh(self._go_to_culprit)
+
+    def show_mistake(self, reason: str) -> None:
+        """Show why a run was refused: a sentence, then the place in the file, and what to do."""
+        if reason == self._mistake:
+            return
+        self._mistake = reason
+        first, *rest = reason.splitlines()
+        heading = text_of((f"✗ {first}", "error"))
+        heading.no_wrap = False
+        self.query_one("#raised", Static).update(heading)
+        self._show_lines(TracebackText(Text("\n").join(map(text_of, rest)), Text(), Text()))
+
+    def _show_frames(self, error: Error) -> None:
+        """Show the frames of a traceback in the present width."""
+        traceback = without_heading(error)
+        scroll = self.query_one(VerticalScroll)
+        width = self.size.width - scroll.styles.scrollbar_size_vertical
+        if width > 0:  # else the view has no size yet
+            traceback = fit_marked_lines(traceback, width)
+        self._show_lines(make_traceback_text(traceback, error["at"]))
+
+    def _show_lines(self, text: TracebackText) -> None:
         for name, lines in (
             ("frames-before", text.before),
             ("culprit", text.culprit),
@@ -199,7 +259,6 @@ class TracebackView(Vertical):
             part = self.query_one(f"#{name}", Static)
             part.update(lines)
             part.display = bool(lines)
-        self.call_after_refresh(self._go_to_culprit)
 
     def _go_to_culprit(self) -> None:
         scroll, culprit = self.query_one(VerticalScroll), self.query_one("#culprit", Static)
@@ -212,4 +271,6 @@ class TracebackView(Vertical):
 
     def on_resize(self, event: Resize) -> None:
         if self._error is not None:
+            if not self._is_diagnosed:
+                self._show_frames(self._error)
             self.call_after_refresh(self._go_to_culprit)
