@@ -336,7 +336,7 @@ class RunDir:
     def life(self) -> Life:
         """Return whether the process behind the run lives.
 
-        The system is asked, and a missing `end` says nothing.
+        The answer comes from the system, since a missing `end` proves nothing.
 
         With several ranks, rank 0 alone keeps the run alive: when their launcher is killed, they
         still save.

@@ -1,5 +1,6 @@
-"""The command palette: every action of the page in focus, and every command to the run,
-by the words that users say.
+"""The command palette.
+
+It has every action of the page in focus and every command to the run, by the words that users say.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,9 +44,7 @@ COMMAND_SYNONYMS = {
     "validate": "evaluate evaluation val test now",
     "window": "average mean lifetime minute",
 }
-"""By the name of an action or a command words that users say for it,
-beside its own name and sentence.
-"""
+"""By the name of an action or a command: other words that users say for it."""
 
 
 PAGE_NAME_PREFIX = "page-"
@@ -72,8 +71,9 @@ class ActionOption:
 
 
 class ActionProvider(Provider):
-    """Offers the named actions of the screen and of the app,
-    and the commands to the run that are none of them.
+    """Offers the named actions of the screen and of the app.
+
+    Commands to the run that are none of them are offered, too.
     """
 
     @property
@@ -106,8 +106,9 @@ class ActionProvider(Provider):
             yield DiscoveryHit(offer.title, offer.call, help=offer.name)
 
     async def search(self, query: str) -> Hits:
-        """Yield what has the words of a query; only where nothing has,
-        what has its letters in this order.
+        """Yield what has the words of a query.
+
+        Only where nothing has them, offers with its letters in this order are yielded.
         """
         words = query.lower().split()
         offers = [*self._iter_offers()]
@@ -125,10 +126,10 @@ class ActionProvider(Provider):
 
 
 def score_offer(offer: ActionOption, words: Sequence[str]) -> float:
-    """Return how well an offer fits words: best by its name, then by words that are known for it,
-    then by the begin of its name, of other words, and by parts of words.
+    """Return how well an offer fits words.
 
-    Of equal ones a page is best: to look at it changes nothing.
+    Its name fits best, then words that are known for it, then the begin of its name, of other
+    words, and parts of words. Of equal ones a page is best: to look at it changes nothing.
     """
     score = 0.0
     if offer.name.startswith(PAGE_NAME_PREFIX):

@@ -32,8 +32,9 @@ SECONDS_BETWEEN_PIECES = 0.01
 
 
 class RunStore:
-    """The state of a run, folded from its log, live or as a recording; and its process as it was
-    seen last.
+    """The state of a run, folded from its log, live or as a recording.
+
+    The store also has its process as it was seen last.
 
     `revision` grows whenever something has changed that a screen may show. `process` and `machine`
     are set from the results of looks, see `hookflow.monitor.process_watch`.
@@ -165,8 +166,9 @@ class RunStore:
 
     @property
     def known_as(self) -> str:
-        """The name by which commands find the run: the short id,
-        or its directory where they would not look.
+        """The name by which commands find the run.
+
+        It is the short id, or its directory where they would not look.
         """
         path = short(self.directory.path)
         if str(path.parent.parent) == "runs":
@@ -222,8 +224,9 @@ class RunStore:
             self.revision += 1
 
     def _collect_screen_facts(self) -> tuple[object, ...]:
-        """Return what the pages depend on, beside the machine,
-        which changes all the time, and the keys.
+        """Return what the pages depend on.
+
+        The machine, which changes all the time, and the keys are not in it.
         """
         answers = [
             request.answer["t"] for request in self.state.requests.values() if request.answer
@@ -309,8 +312,9 @@ class RunStore:
 
     @property
     def can_kill(self) -> bool:
-        """Whether to offer to end the process at once: it stalls here,
-        or has not stopped though asked to.
+        """Whether to offer to end the process at once.
+
+        It stalls here, or has not stopped on request.
         """
         is_stopping = any(request.cmd == "stop" for request in self.state.pending)
         return not self.is_remote and (is_stopping or self.health.condition == "stalled")
@@ -326,8 +330,9 @@ class RunStore:
         self.refresh()
 
     def choose_undoing_command(self, on: str, off: str, *args: str, is_on: bool) -> str:
-        """Return which of two commands undoes the latest of them;
-        the run may not have answered that yet.
+        """Return which of two commands undoes the latest of them.
+
+        The run may not have answered that yet.
         """
         if is_on:
             latest = on
@@ -341,9 +346,7 @@ class RunStore:
         return on
 
     def is_ended_by_mistake(self, since: float) -> bool:
-        """Return whether a mistake of the user has ended the attempt
-        before it began, after a moment.
-        """
+        """Return whether a user's mistake has ended the attempt before it began, after a moment."""
         state = self.live_state
         end = state.refused or (state.end if state.failed_to_start else None)
         return end is not None and since < math.inf and end["t"] >= since

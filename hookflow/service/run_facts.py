@@ -186,7 +186,7 @@ class RunFacts:
 
     @property
     def hooks_title(self) -> str:
-        """What `hook_rows` are called."""
+        """The title of `hook_rows`."""
         if len(self.state.attempts) > 1:
             return "hooks, in the last attempt"
         return "hooks"

@@ -1,8 +1,8 @@
-"""The page Overview: the curves, the hooks, why the one at the cursor runs where it does, the
-newest events.
+"""The page Overview.
 
-The curves give way to the traceback of a run that failed, to the mistake for which one was refused,
-and to the stack of one that stalls.
+It has the curves, the hooks, why the one at the cursor runs where it does, the newest events. The
+curves give way to the traceback of a run that failed, to the mistake for which one was refused, and
+to the stack of one that stalls.
 """
 
 from typing import ClassVar, get_args
@@ -196,8 +196,9 @@ class OverviewScreen(PageScreen):
 
     @property
     def refusal(self) -> str:
-        """The mistake for which the run was refused before its first iteration,
-        as it was printed; empty where there is none.
+        """The mistake for which the run was refused before its first iteration, as printed.
+
+        The text is empty where there is none.
         """
         state = self.store.state
         if self.failure is not None or state.end is None or state.outcome != "refused":
@@ -209,8 +210,10 @@ class OverviewScreen(PageScreen):
         return self.failure is not None or bool(self.refusal)
 
     def _show_trouble(self) -> None:
-        """Show the traceback of a run that failed, the mistake for which one was refused,
-        or the stack of one that stalls.
+        """Show what is wrong with the run.
+
+        It is the traceback of a failed run, the mistake of a refused one, or the stack of one that
+        stalls.
         """
         store = self.store
         failure = self.failure
@@ -311,8 +314,9 @@ class OverviewScreen(PageScreen):
         self.dashboard.show_changes()
 
     def action_toggle_log(self) -> None:
-        """Switch the scale of the first chart, that of the loss;
-        the page Metrics has those of the others.
+        """Switch the scale of the first chart, that of the loss.
+
+        The page Metrics has those of the others.
         """
         names = first_metrics(self.store.state)
         self.dashboard.choices.log_metrics ^= set(names[:1])

@@ -1,5 +1,6 @@
-"""The common parts of all pages of the dashboard: the header, the names of the pages,
-a filter, the footer.
+"""The common parts of all pages of the dashboard.
+
+They are the header, the names of the pages, a filter, the footer.
 """
 
 import time
@@ -84,8 +85,9 @@ class FilterInput(Input):
 
 
 class PageScreen(Screen[None]):
-    """A page about the run that is shown. A subclass composes its body, and shows in it what has
-    changed.
+    """A page about the run that is shown.
+
+    A subclass composes its body, and shows in it what has changed.
 
     `refresh_seconds` is the time between two updates where no key is pressed.
     """
@@ -130,8 +132,9 @@ class PageScreen(Screen[None]):
 
     @property
     def active_bindings(self) -> dict[str, ActiveBinding]:
-        """The keys for the footer and the palette:
-        none that ask anything of a run that cannot be asked.
+        """The keys for the footer and the palette.
+
+        Keys that send a command to a run that cannot answer are left out.
         """
         active = super().active_bindings
         if self.store.can_act:
@@ -204,7 +207,7 @@ class PageScreen(Screen[None]):
         offers_others = store.can_act != self._offers_commands
         if not (has_news or offers_others or now):
             return
-        # A widget within another comes later.
+        # A widget within another one is mounted after it.
         if not all(widget.is_mounted for widget in self.walk_children(Widget)):
             # A timer lets the widget be mounted. A callback after the refresh comes at once where
             # there is nothing to draw: one that asks for itself again never gives the event loop
@@ -241,8 +244,9 @@ class PageScreen(Screen[None]):
 
     @property
     def _has_widgets(self) -> bool:
-        """Whether the page is whole: its widgets come after the page,
-        and go one by one when the app ends.
+        """Whether the page is whole.
+
+        Its widgets come after the page, and go one by one when the app ends.
         """
         return self._is_composed and self.app.is_running
 

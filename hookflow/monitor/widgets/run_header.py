@@ -64,8 +64,9 @@ class HeaderItem:
 
 
 def fit_items(items: Sequence[HeaderItem], width: int) -> list[Part]:
-    """Return as many items as have room, apart by two cells; a blank is left at the end,
-    before what stands there.
+    """Return as many items as have room, apart by two cells.
+
+    A blank is left at the end, before the next part.
     """
     kept = [item for item in items if count_cells(item.part) > 0]
     while len(kept) > 1 and _width_of_items(kept) > width - 1:
@@ -85,9 +86,7 @@ def _width_of_items(items: Sequence[HeaderItem]) -> int:
 
 
 def find_trend_sign(series: Series) -> str:
-    """Return whether the newest values of a curve are below those before them, above them,
-    or about the same.
-    """
+    """Return whether the newest values of a curve are below those before, above, or the same."""
     means = [mean for _, mean in series]
     count = max(len(means) // TREND_PARTS, 1)
     if len(means) < 2 * count + 1:
@@ -106,8 +105,9 @@ def find_trend_sign(series: Series) -> str:
 
 
 class RunHeader(StripView):
-    """Three rows: the judgement, the progress, the phases of the iteration;
-    two where there is little room.
+    """Three rows: the judgement, the progress, the phases of the iteration.
+
+    There are two where there is little room.
     """
 
     DEFAULT_CSS = "RunHeader { dock: top; height: 3; }"
@@ -202,8 +202,9 @@ def _monitored(store: RunStore, width: int) -> Part:
 
 
 def _best(value: str, iteration: int, width: int) -> str:
-    """Return the best value: with its iteration where there is room,
-    as short as can be where there is little.
+    """Return the best value.
+
+    It has its iteration where there is room, and is as short as can be where there is little.
     """
     if width >= WIDE:
         return f" (best {value} @{iteration})"
@@ -231,8 +232,9 @@ def _render_pending_request(store: RunStore) -> Part:
 
 
 def _render_warnings(store: RunStore, width: int) -> list[Part]:
-    """Return the numbers of warnings and errors,
-    and which moment is shown where that is not the present.
+    """Return the numbers of warnings and errors.
+
+    The moment that is shown is there, too, unless it is the present.
     """
     journal = store.state.journal
     parts: list[Part] = []

@@ -1,5 +1,6 @@
-"""A traceback with its source lines: what was raised stands above it,
-and the frame to look at first is emphasised.
+"""A traceback with its source lines.
+
+The exception stands above it, and the frame to look at first is emphasised.
 """
 
 import re
@@ -94,8 +95,7 @@ def _cut_marked_line(source: str, marks: str, width: int) -> tuple[str, str]:
 
 
 def without_heading(error: Error) -> str:
-    """Return the traceback of an error without what the heading says: the error, its hook, its
-    iteration.
+    """Return the traceback of an error without the heading: the error, its hook, its iteration.
 
     The notes of the user stay.
     """
@@ -114,8 +114,9 @@ def without_heading(error: Error) -> str:
 
 
 def split_diagnosis(error: Error) -> list[str]:
-    """Return the sentences of an error without frames, as of a loss that is NaN;
-    of any other one its text alone.
+    """Return the sentences of an error without frames, as of a loss that is NaN.
+
+    For any other error it is its text alone.
     """
     has_frames = any(FRAME_PATTERN.match(line) for line in error["traceback"].splitlines())
     if has_frames:
@@ -131,8 +132,9 @@ def _is_in_heading(note: str, error: Error) -> bool:
 
 
 def _find_culprit_lines(lines: Sequence[str], culprit: str) -> tuple[int, int]:
-    """Return the number of the first line of the culprit's frame, and that behind its last;
-    twice 0 without one.
+    """Return the number of the first line of the culprit's frame, and that behind its last.
+
+    Both are 0 without one.
     """
     first = end = 0
     is_culprit = False
@@ -150,8 +152,9 @@ def _find_culprit_lines(lines: Sequence[str], culprit: str) -> tuple[int, int]:
 
 
 def _render_culprit_line(line: str) -> Text:
-    """Return a line of the culprit's frame with a sign before it,
-    since colours may be switched off.
+    """Return a line of the culprit's frame with a sign before it.
+
+    Colours may be switched off.
     """
     return text_of(("▸ ", "warn"), (make_printable(line).removeprefix("  "), "strong"))
 
@@ -171,8 +174,9 @@ def _find_own_frame_lines(lines: Sequence[str]) -> list[bool]:
 
 
 def _plain_line(line: str, *, is_own: bool) -> Text:
-    """Return another line; the paths of installed packages are short,
-    so that they have room on one row.
+    """Return another line.
+
+    The paths of installed packages are short, so that they have room on one row.
     """
     shown = INSTALLED_PREFIX_PATTERN.sub('"…/', make_printable(line))
     if is_own:
@@ -183,8 +187,9 @@ def _plain_line(line: str, *, is_own: bool) -> Text:
 
 
 class TracebackView(Vertical):
-    """The error that ended a run: what was raised and where, then the traceback,
-    scrolled to the culprit's frame.
+    """The error that ended a run, with its place, then the traceback.
+
+    The traceback is scrolled to the culprit's frame.
     """
 
     DEFAULT_CSS = """

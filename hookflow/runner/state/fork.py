@@ -318,7 +318,7 @@ class ForkAdapter:
     ) -> Iterator[tuple[str, State]]:
         """Yield the states of hooks.
 
-        Those of other hooks, and those that follow from the place in the run, are left out.
+        States of other hooks, and states that follow from the place in the run, are left out.
         """
         for name, state in saved.items():
             hook = self.parts.hooks.get(name)
