@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, run_argument
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.iteration_trace import (
     describe_progress,
@@ -231,9 +231,10 @@ def test_a_page_without_a_trace_says_how_to_get_one(going: RunDir) -> None:
     assert "no iteration is traced yet: ctrl+t traces the next 10" in shown(going, "6")
 
 
-def test_nothing_is_offered_where_nothing_can_be_asked(whole: RunDir) -> None:
+def test_a_run_that_has_ended_is_traced_by_a_rerun(whole: RunDir) -> None:
     text = shown(whole, "6", "right_square_bracket")
-    assert "no iteration is traced yet" in text
+    command = f"hookflow rerun {run_argument(whole)} --at N --trace"
+    assert command in " ".join(text.split())
     assert "ctrl+t" not in text
 
 

@@ -16,6 +16,7 @@ from textual.widgets import DataTable, Static
 
 from hookflow.events.commands import DEFAULT_TRACED_ITERATIONS
 from hookflow.events.records import Trace
+from hookflow.events.rundir import run_argument
 from hookflow.monitor.bindings import key
 from hookflow.monitor.iteration_trace import (
     TracedIteration,
@@ -194,6 +195,9 @@ class TraceScreen(PageScreen):
             note = "no iteration is traced yet"
             if self.store.can_act:
                 note += f": ctrl+t traces the next {DEFAULT_TRACED_ITERATIONS}"
+            elif self.store.state.it:
+                run = run_argument(self.store.current_directory())
+                note += f": hookflow rerun {run} --at N --trace runs some of its iterations again"
         box = self.query_one("#trace-note", Static)
         box.display = note != ""
         box.update(text_of((note, "command" if progress else "dim")))
