@@ -23,6 +23,10 @@ from tests.support.golden_files import check_golden
 from tests.support.toy import Net, Points
 
 
+def puts(metrics: dict[str, float], value: float) -> None:
+    metrics["put"] = value
+
+
 def as_json(*arguments: str) -> dict[str, Any]:
     text = invoke(*arguments, "--format", "json")
     return json.loads(text, parse_constant=lambda constant: 1 / 0)  # type: ignore[no-any-return]
@@ -110,7 +114,7 @@ def test_what_is_not_there_is_named_and_a_hook_that_raises_ends_it(
 def test_what_is_not_finite_is_null_and_data_that_are_missing_are_told(
     new_run: NewRun, train_here: Train
 ) -> None:
-    hook = '{use="tests.support.callable_hooks:puts", args={value=nan}, points=["after_val_epoch"]}'
+    hook = '{use="tests.cli.test_evaluate:puts", args={value=nan}, points=["after_val_epoch"]}'
     test = '[data.test]\nuse = "./toy.py:Points"\nargs = { split = 2, examples = 16 }\n'
     run_dir = new_run("run.max_epochs=1", f"hooks.puts={hook}", swap=(test, ""))
     assert train_here(run_dir) == 0

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
@@ -61,6 +61,42 @@ from tests.support.checkpoint_files import save
 from tests.support.limits import LIMIT
 from tests.support.overrides import EVERY_3
 from tests.support.toy import Net
+
+
+class Swaps:
+    """Lets a checkpoint have zeros where the head's weights are."""
+
+    def around_save_checkpoint(self, run: Any) -> Iterator[None]:
+        weights = run.model.head.weight
+        kept = weights.detach().clone()
+        with torch.no_grad():
+            weights.zero_()
+            yield
+            weights.copy_(kept)
+
+
+class Keeps:
+    """Keeps every state that it is told is safe,
+    and says at the end whether they are still what is on the disk.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Any, Any]] = []
+
+    def after_save_checkpoint(self, checkpoint: Any, path: Any) -> None:
+        self.kept.append((checkpoint, path))
+
+    def after_run(self, run: Any) -> None:
+        same = [
+            torch.equal(checkpoint["model"][name], tensor)
+            for checkpoint, path in self.kept
+            for name, tensor in torch.load(path / "model.pt", weights_only=True).items()
+        ]
+        run.say(
+            "all are as they were written"
+            if all(same) and len(self.kept) > 2
+            else "some have changed"
+        )
 
 
 def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
@@ -405,10 +441,12 @@ def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_bac
     left_alone: RunDir, trained: Trained
 ) -> None:
     run_dir = trained(
-        EVERY_3, 'hooks.keeps={use="./checkpoint_hooks.py:Keeps"}', "hooks.checkpoint.args.keep=9"
+        EVERY_3,
+        'hooks.keeps={use="tests.runner.test_checkpoint_saving:Keeps"}',
+        "hooks.checkpoint.args.keep=9",
     )
     assert any("all are as they were written" in text for text in messages(run_dir))
-    swapped = trained(EVERY_3, 'hooks.swaps={use="./checkpoint_hooks.py:Swaps"}')
+    swapped = trained(EVERY_3, 'hooks.swaps={use="tests.runner.test_checkpoint_saving:Swaps"}')
     states: list[Any] = [final_state(run) for run in (left_alone, swapped)]
     assert states[0]["model"]["head.weight"].any()
     assert not states[1]["model"]["head.weight"].any()

@@ -1,13 +1,20 @@
 """Losses and gradients that are not finite; and the sanity check before a training."""
 
+import random
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
 
+from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.manifest import (
@@ -21,12 +28,162 @@ from hookflow.runner.iteration.finite import LossCheck, host_sync_reason, sugges
 from hookflow.runner.loop.sanity import _copy_parts, restore_afterwards
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, strikes
 from tests.runner.same import assert_same, assert_same_end, curve, final_state, logged
-from tests.support.sanity_checks import Meter
+from tests.support.data_loaders import Clouds
 from tests.support.toy import Net
 
 ONE_EPOCH = "run.max_epochs=1"
 LOOKS = 'hooks.looks={use="./numeric_faults.py:Looks"}'
 FUSED = "optimizer.args.fused=true"
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.sum, self.seen = 0.0, [0]
+
+
+class Leaves(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        noise = torch.randn(()) + random.random() + np.random.rand() + 1e-3 * self.passes
+        return super().forward(inputs) + noise
+
+
+class Tracks:
+    """A task whose losses depend on everything that was evaluated before,
+    and which does all that a task may do.
+    """
+
+    def __init__(self) -> None:
+        self.meter, self.evaluated = Meter(), 0
+        self.own = torch.Generator().manual_seed(3)
+        self.numpy, self.python = np.random.default_rng(3), random.Random(3)
+        self.confusion, self.sums = np.zeros(3), torch.zeros(3)
+        self.run: Any = None
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        trace = (
+            self.evaluated
+            + self.meter.sum
+            + sum(self.meter.seen)
+            + self.confusion.sum()
+            + float(self.sums.sum())
+        )
+        drawn = (
+            float(torch.rand((), generator=self.own)) + self.numpy.random() + self.python.random()
+        )
+        loss = functional.cross_entropy(run.model(batch[0]), batch[1])
+        return {"loss": loss + 1e-3 * (trace + drawn), "drawn": drawn, "trace": float(trace)}
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        self.run = run
+        self.evaluated += 1
+        self.meter.sum += 1
+        self.meter.seen.append(len(batch[1]))
+        self.confusion += 1
+        self.sums += torch.rand(3, generator=self.own)
+        run.log("logged", self.evaluated)
+        run.say("evaluated")
+        run.save_checkpoint("unasked")
+        logits = run.model(batch[0])
+        drawn = (
+            torch.rand(())
+            + random.random()
+            + np.random.rand()
+            + self.numpy.random()
+            + self.python.random()
+        )
+        loss = functional.cross_entropy(logits, batch[1]) + drawn
+        return {"loss": loss, "logits": logits, "target": batch[1]}
+
+    def metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        self.meter.sum = 0
+        return {"twice": 2 * means["loss"]}
+
+
+class Raises:
+    def __init__(self, split: str = "evaluate") -> None:
+        self.split = split
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        return {"loss": functional.cross_entropy(run.model(batch[0]), batch[1])}
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        if self.split == "evaluate":
+            raise KeyError("logits")
+        return self.step(run, batch)
+
+    def metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        if self.split == "metrics":
+            raise ZeroDivisionError("no positives in these examples")
+        return {}
+
+
+class Locked(Raises):
+    def __init__(self) -> None:
+        super().__init__("none")
+        self.lock = threading.Lock()
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        logits = run.model(batch[0])
+        return {
+            "loss": functional.cross_entropy(logits, batch[1]),
+            "logits": logits,
+            "target": batch[1],
+        }
+
+
+class Counts:
+    """A hook that notes each call, as a metric of a name that it does not declare."""
+
+    named = "calls"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def before_val(self) -> None:
+        self.calls += 1
+
+    def after_val_iter(self) -> None:
+        self.calls += 1
+
+    def after_val_epoch(self, metrics: dict[str, float]) -> None:
+        metrics[self.named] = self.calls
+
+
+class Sets:
+    def after_val_epoch(self, metrics: dict[str, float]) -> None:
+        metrics["calls"] = 1
+
+
+class SetsOfTheRun:
+    def after_val_epoch(self, run: Any) -> None:
+        run.metrics["calls"] = 1
+
+
+def sets(run: Any) -> None:
+    run.metrics["calls"] = 1
+
+
+class Reads:
+    def __init__(self, monitors: Any) -> None:
+        pass
+
+    @classmethod
+    def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
+        return HookCapabilities(monitors=args["monitors"])
+
+    def after_val(self) -> None:
+        pass
+
+
+def validates() -> DataLoader[Any]:
+    return DataLoader(
+        Clouds(), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(5)
+    )
 
 
 def upset(*batches: int, kind: str = "loss") -> str:
@@ -374,9 +531,9 @@ def test_optimizers_that_decide_by_themselves_decide_alike_and_the_iteration_kno
 
 
 TRACKS = (
-    'task.use="tests.support.sanity_checks:Tracks"',
-    'model.use="tests.support.sanity_checks:Leaves"',
-    'hooks.counts.use="tests.support.sanity_checks:Counts"',
+    'task.use="tests.runner.test_finite:Tracks"',
+    'model.use="tests.runner.test_finite:Leaves"',
+    'hooks.counts.use="tests.runner.test_finite:Counts"',
 )
 VAL = 'data.val={use="./data_loaders.py:%s", args={examples=40}, loader={batch_size=8, workers=%d}}'
 
@@ -387,7 +544,7 @@ VAL = 'data.val={use="./data_loaders.py:%s", args={examples=40}, loader={batch_s
         pytest.param((), id="the toy pipeline"),
         pytest.param((VAL % ("Clouds", 0),), id="a loader"),
         pytest.param((VAL % ("Clouds", 1),), id="a worker"),
-        pytest.param(('data.val={use="tests.support.sanity_checks:validates"}',), id="batches"),
+        pytest.param(('data.val={use="tests.runner.test_finite:validates"}',), id="batches"),
         pytest.param((VAL % ("NumbersWithPlace", 0),), id="a stream that keeps its place"),
         pytest.param((VAL % ("Numbers", 2),), id="a stream with workers"),
         pytest.param(
@@ -395,9 +552,7 @@ VAL = 'data.val={use="./data_loaders.py:%s", args={examples=40}, loader={batch_s
         ),
         pytest.param((VAL % ("Clouds", 0), "run.limit_val=3"), id="limited"),
         pytest.param((*TRACKS,), id="a task and a network with states of their own"),
-        pytest.param(
-            (*TRACKS, 'data.val={use="tests.support.sanity_checks:validates"}'), id="both"
-        ),
+        pytest.param((*TRACKS, 'data.val={use="tests.runner.test_finite:validates"}'), id="both"),
         pytest.param(("run.accumulate=2", 'run.precision="bf16"'), id="bf16, accumulated"),
         pytest.param(
             ('run.on_nan="skip"', "run.max_epochs=2", "run.val_every='4it'"), id="iterations"
@@ -442,7 +597,7 @@ PLATEAU = (
         (
             "reads",
             [
-                'hooks.reads={use="tests.support.sanity_checks:Reads", args={monitors={}},'
+                'hooks.reads={use="tests.runner.test_finite:Reads", args={monitors={}},'
                 ' reads=["metrics.accuracy1"]}'
             ],
         ),
@@ -478,7 +633,7 @@ def test_a_hook_of_ones_own_may_say_what_it_reads(
     trained: Trained, monitors: str, code: int
 ) -> None:
     trained(
-        f'hooks.reads={{use="tests.support.sanity_checks:Reads", args={{monitors={monitors}}}}}',
+        f'hooks.reads={{use="tests.runner.test_finite:Reads", args={{monitors={monitors}}}}}',
         code=code,
     )
 
@@ -487,17 +642,17 @@ def test_a_hook_of_ones_own_may_say_what_it_reads(
     ("hook", "unsure"),
     [
         pytest.param(
-            'use="tests.support.sanity_checks:Counts"', True, id="under a name that is computed"
+            'use="tests.runner.test_finite:Counts"', True, id="under a name that is computed"
         ),
         pytest.param(
-            'use="tests.support.sanity_checks:Counts", writes=["metrics.calls"]',
+            'use="tests.runner.test_finite:Counts", writes=["metrics.calls"]',
             False,
             id="declared in the file",
         ),
-        pytest.param('use="tests.support.sanity_checks:Sets"', False, id="in an argument"),
-        pytest.param('use="tests.support.sanity_checks:SetsOfTheRun"', False, id="in run.metrics"),
+        pytest.param('use="tests.runner.test_finite:Sets"', False, id="in an argument"),
+        pytest.param('use="tests.runner.test_finite:SetsOfTheRun"', False, id="in run.metrics"),
         pytest.param(
-            'use="tests.support.sanity_checks:sets", points=["after_val_epoch"]',
+            'use="tests.runner.test_finite:sets", points=["after_val_epoch"]',
             False,
             id="by a function",
         ),
@@ -518,7 +673,7 @@ def test_a_metric_of_a_hook_is_known_by_declaration_or_source(
 
 
 def test_an_evaluation_that_raises_costs_no_iteration(trained: Trained) -> None:
-    run_dir = trained('task.use="tests.support.sanity_checks:Raises"', code=1)
+    run_dir = trained('task.use="tests.runner.test_finite:Raises"', code=1)
     (end,) = records(run_dir, "end")
     message = "in the sanity check over the validation: 'logits'"
     assert (end["it"], end["reason"]) == (0, f"KeyError: {message}")
@@ -528,12 +683,12 @@ def test_an_evaluation_that_raises_costs_no_iteration(trained: Trained) -> None:
 
 
 def test_a_hook_that_prepares_the_validation_makes_an_error_a_warning(trained: Trained) -> None:
-    counts = 'hooks.counts.use="tests.support.sanity_checks:Counts"'
-    run_dir = trained('task.use="tests.support.sanity_checks:Raises"', counts, code=1)
+    counts = 'hooks.counts.use="tests.runner.test_finite:Counts"'
+    run_dir = trained('task.use="tests.runner.test_finite:Raises"', counts, code=1)
     assert records(run_dir, "end")[0]["it"] == 5, "the validation itself raises, too"
     assert any("the hooks counts were not called in it" in text for text in messages(run_dir))
     declared = trained(
-        'task.use="tests.support.sanity_checks:Raises"',
+        'task.use="tests.runner.test_finite:Raises"',
         counts,
         'hooks.counts.writes=["metrics.calls"]',
         code=1,
@@ -542,7 +697,7 @@ def test_a_hook_that_prepares_the_validation_makes_an_error_a_warning(trained: T
 
 
 def test_a_task_that_cannot_be_copied_is_trained_without(trained: Trained) -> None:
-    run_dir = trained('task.use="tests.support.sanity_checks:Locked"', "run.max_epochs=1")
+    run_dir = trained('task.use="tests.runner.test_finite:Locked"', "run.max_epochs=1")
     assert any(
         "is left out: the task cannot be copied (cannot pickle" in text
         for text in messages(run_dir)

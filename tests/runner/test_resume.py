@@ -515,7 +515,7 @@ TRIGGERS = (
         ' every="20%"}'
     ),
     'hooks.vals={use="./common_hooks.py:slow", points=["after_val"], every=2}',
-    'hooks.logs={use="./undeclared_hooks.py:logs", points=["after_train_iter"], every=6}',
+    'hooks.logs={use="./common_hooks.py:logs_iter", points=["after_train_iter"], every=6}',
     'hooks.seen={use="./common_hooks.py:slow", points=["after_train_iter"], when="mine > 2"}',
 )
 

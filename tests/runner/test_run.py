@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -14,6 +15,24 @@ from tests.conftest import NewRun, Train, Trained, firings, hookflow_here, messa
 from tests.runner.same import assert_same, curve, final_state, logged
 from tests.support.plain_training import NET, OFF, Fixed
 from tests.support.toy import Points
+
+
+def named(prefix: str, *, times: int = 1, run: Any) -> None:
+    run.say(f"{prefix * times} at {run.iter}")
+
+
+def says_from_a_thread(run: Any) -> None:
+    thread = Thread(target=run.say, args=("from a thread",))
+    thread.start()
+    thread.join()
+
+
+class Looks:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def after_train_epoch(self, run: Any) -> None:
+        run.log("looked", run.scalar(self.name))
 
 
 def test_a_hook_that_does_nothing_changes_no_bit(left_alone: RunDir, trained: Trained) -> None:
@@ -43,9 +62,9 @@ def test_what_a_validation_draws_changes_no_training_and_is_drawn_again_by_val(
 
 
 def test_what_is_said_is_signed(trained: Trained) -> None:
-    named = 'hooks.mine={use="./callable_hooks.py:named", args=["from a hook"], points=["%s"]}'
+    named = 'hooks.mine={use="tests.runner.test_run:named", args=["from a hook"], points=["%s"]}'
     threaded = (
-        'hooks.threaded={use="./callable_hooks.py:says_from_a_thread", points=["after_train"]}'
+        'hooks.threaded={use="tests.runner.test_run:says_from_a_thread", points=["after_train"]}'
     )
     steps = ("run.max_epochs=1", 'task={use="./own_tasks.py:talks"}', threaded)
     # The first is generated, the second is not.
@@ -270,7 +289,7 @@ def test_best_and_early_stop_may_go_by_the_training(trained: Trained) -> None:
     assert saved[-1] == best
 
 
-LOOKS = 'hooks.looks={use="tests.support.sanity_checks:Looks", args=["%s"]%s}'
+LOOKS = 'hooks.looks={use="tests.runner.test_run:Looks", args=["%s"]%s}'
 
 
 def test_a_hook_looks_up_the_numbers_that_it_declares_to_read(trained: Trained) -> None:
