@@ -23,6 +23,22 @@ from tests.support.golden_files import check_golden
 from tests.support.toy import Net, Points
 
 
+class Unlabelled(Points):
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        for inputs, _ in super().epoch(epoch, start):
+            yield (inputs,)
+
+
+class Doubles:
+    writes = ("batch",)
+
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        run.replace_batch((2 * batch[0], *batch[1:]))
+
+    before_val_iter = before_train_iter
+    before_test_iter = before_train_iter
+
+
 def puts(metrics: dict[str, float], value: float) -> None:
     metrics["put"] = value
 
@@ -151,7 +167,7 @@ def doubled(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
     keys = 'points=["forward"], modules=["head"], stages=["train", "val", "test"], enabled=false'
     halves = f'hooks.halves={{use="./module_hooks.py:halves", {keys}}}'
-    doubles = 'hooks.doubles={use="./control_hooks.py:Doubles"}'
+    doubles = 'hooks.doubles={use="tests.cli.test_evaluate:Doubles"}'
     return train_toy(tmp_path_factory.mktemp("doubled"), "run.max_epochs=1", doubles, halves)
 
 
@@ -245,7 +261,7 @@ def test_the_data_need_no_targets_and_examples_of_a_loader_have_their_index(
         "--split",
         "val",
         "--set",
-        'data.val.use="./toy.py:Unlabelled"',
+        'data.val.use="tests.cli.test_evaluate:Unlabelled"',
     )
     assert shown["shapes"]["predicted"] == [16]
     reversed_ = (

@@ -19,16 +19,27 @@ from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.manifest import find_damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.distributed import fsdp
+from hookflow.zoo.tasks import Classification
 from tests.conftest import TESTS, NewRun, Train, messages, reason, records
 from tests.distributed.clouds import Normed
 from tests.distributed.conftest import NewClouds, TrainBoth, assert_alike, strikes
 from tests.distributed.several import carry_out, messages_of, printed, records_of
 from tests.runner.same import assert_same, curve, final_state
+from tests.support.numeric_faults import Upset
 from tests.support.overrides import BY_HAND
 
 FSDP = 'distributed.strategy="fsdp"'
 REPLICAS = 'distributed={strategy="fsdp", replicas=2}'
 UNITS = 'distributed.units=["body", "head"]'
+
+
+class UpsetRank(Upset):
+    def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
+        return (
+            super().step(run, batch)
+            if run.rank == run.world - 1
+            else Classification.step(self, run, batch)
+        )
 
 
 @pytest.mark.parametrize(
@@ -482,7 +493,7 @@ def test_a_parameter_without_a_gradient_is_told_of(ranks_trained: NewClouds) -> 
 
 
 UPSET = (
-    'task={use="tests.support.numeric_faults:UpsetRank", args={batches=[2]}}',
+    'task={use="tests.distributed.test_ranks_train:UpsetRank", args={batches=[2]}}',
     "run.max_epochs=1",
     "data.train.args.examples=40",
 )

@@ -20,7 +20,13 @@ from tests.hooks.stand_ins import StandIn
 from tests.runner.by_hand import weights
 from tests.runner.same import final_state
 from tests.support import pytorch_hooks
+from tests.support.own_tasks import step
 from tests.support.toy import Net
+
+
+def accumulates(run: Any, batch: Any) -> dict[str, Any]:
+    run.accumulate(2, step=False)
+    return step(run, batch)
 
 
 def rates(schedule: LRSchedule, *iters: int) -> list[float]:
@@ -263,7 +269,7 @@ class TestAccumulationSchedule:
                 ),
                 "this task steps it",
             ),
-            (("task.use=./own_tasks.py:accumulates",), "run.accumulate is for hooks"),
+            (("task.use=tests.hooks.test_schedules:accumulates",), "run.accumulate is for hooks"),
         ],
     )
     def test_mistakes_are_reported_at_first(

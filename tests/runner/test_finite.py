@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
+from hookflow import Hook
 from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
@@ -29,11 +30,119 @@ from hookflow.runner.loop.sanity import _copy_parts, restore_afterwards
 from tests.conftest import TESTS, TOY, NewRun, Train, Trained, messages, reason, records, strikes
 from tests.runner.same import assert_same, assert_same_end, curve, final_state, logged
 from tests.support.data_loaders import Clouds
+from tests.support.gan import Adversarial
+from tests.support.numeric_faults import NaNWithGradient
 from tests.support.toy import Net
 
 ONE_EPOCH = "run.max_epochs=1"
 LOOKS = 'hooks.looks={use="./numeric_faults.py:Looks"}'
 FUSED = "optimizer.args.fused=true"
+
+
+class Counting:
+    """Writes down each call, as t or v."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def _call(self, run: Any, batch: Any, letter: str) -> dict[str, Any]:
+        with self.file.open("a") as file:
+            file.write(letter)
+        return {"loss": torch.nn.functional.cross_entropy(run.model(batch[0]), batch[1])}
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        return self._call(run, batch, "t")
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        return self._call(run, batch, "v")
+
+
+class UpsetAdversarial(Adversarial):
+    def judged(self, run: Any, points: torch.Tensor, as_real: float) -> torch.Tensor:
+        result = super().judged(run, points, as_real)
+        return self.spoilt(result) if run.iter == 1 and not as_real else result
+
+    def spoilt(self, loss: torch.Tensor) -> torch.Tensor:
+        return loss * torch.nan
+
+
+class SoftlyUpsetAdversarial(UpsetAdversarial):
+    """Spoils the loss, and not its gradient."""
+
+    def spoilt(self, loss: torch.Tensor) -> torch.Tensor:
+        return NaNWithGradient.apply(loss)
+
+
+class Poisons:
+    """Makes a weight NaN once an iteration is done."""
+
+    writes = ("model",)
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    @torch.no_grad()
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == self.at:
+            next(run.model.parameters()).view(-1)[0] = torch.nan
+
+
+class Compares(Hook):
+    """Says at `on_exception` whether weights, buffers,
+    gradients and generators are as before the backward pass.
+    """
+
+    def before_backward(self, run: Any) -> None:
+        self.before = self.state(run)
+
+    def on_exception(self, run: Any) -> None:
+        after = self.state(run)
+        same = len(after) == len(self.before) and all(map(torch.equal, self.before, after))
+        run.say(f"{len(after)} tensors: {'the same' if same else 'changed'}")
+
+    def state(self, run: Any) -> list[torch.Tensor]:
+        gradients = [p.grad.clone() for p in run.model.parameters() if p.grad is not None]
+        weights = [tensor.detach().clone() for tensor in run.model.state_dict().values()]
+        return [torch.get_rng_state(), *weights, *gradients]
+
+
+class SpoilsLoss:
+    """Makes the loss of iteration 3 NaN, at the point that it is bound to."""
+
+    writes = ("outputs",)
+
+    def after_forward(self, run: Any, outputs: dict[str, Any]) -> None:
+        self.spoil(run, outputs)
+
+    def before_backward(self, run: Any, outputs: dict[str, Any]) -> None:
+        self.spoil(run, outputs)
+
+    def spoil(self, run: Any, outputs: dict[str, Any]) -> None:
+        if run.iter == 2:
+            outputs["loss"] = outputs["loss"] * torch.nan
+
+
+class SpoilsOutput:
+    """Makes the output of a module NaN in iteration 3."""
+
+    def forward(
+        self,
+        run: Any,
+        module: torch.nn.Module,
+        input: Any,  # noqa: A002
+        output: torch.Tensor,
+    ) -> torch.Tensor:
+        return output * torch.nan if run.iter == 2 else output
+
+
+class SpoilsBatch:
+    """Makes the inputs of iteration 3 NaN in place."""
+
+    writes = ("batch",)
+
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        if run.iter == 2:
+            batch[0].fill_(torch.nan)
 
 
 class Meter:
@@ -193,7 +302,7 @@ def upset(*batches: int, kind: str = "loss") -> str:
 
 
 def test_the_diagnosis_leaves_no_trace(trained: Trained) -> None:
-    compares = 'hooks.compares={use="./numeric_faults.py:Compares"}'
+    compares = 'hooks.compares={use="tests.runner.test_finite:Compares"}'
     run_dir = trained(ONE_EPOCH, upset(3), compares, "run.accumulate=2", code=1)
     assert "Gradients that are not finite" in reason(run_dir)
     assert "16 tensors: the same" in messages(run_dir), "6 gradients of the first batch among them"
@@ -306,7 +415,7 @@ def test_too_many_skipped_steps_in_a_row_end_the_run(
 def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(
     trained: Trained, on_nan: str
 ) -> None:
-    poisons = 'hooks.poisons={use="./numeric_faults.py:Poisons", args={at=7}}'
+    poisons = 'hooks.poisons={use="tests.runner.test_finite:Poisons", args={at=7}}'
     run_dir = trained(
         "run.max_epochs=2", f'run.on_nan="{on_nan}"', poisons, "hooks.checkpoint.args={}"
     )
@@ -359,7 +468,7 @@ def test_of_several_optimizers_the_one_alone_is_left_out(trained: Trained, task:
         "run.max_epochs=1",
         'run.on_nan="skip"',
         LOOKS,
-        f'task.use="./numeric_faults.py:{task}"',
+        f'task.use="tests.runner.test_finite:{task}"',
         swap=(toy, gan),
     )
     seen = [line.split(" weights")[0] for line in messages(run_dir) if "weights" in line]
@@ -476,19 +585,19 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(
     ("hook", "said"),
     [
         (
-            'use="./numeric_faults.py:SpoilsLoss", points=["after_forward"]',
+            'use="tests.runner.test_finite:SpoilsLoss", points=["after_forward"]',
             'The hook "spoils" turns it into',
         ),
         (
-            'use="./numeric_faults.py:SpoilsLoss", points=["before_backward"]',
+            'use="tests.runner.test_finite:SpoilsLoss", points=["before_backward"]',
             'The hook "spoils" turns it into',
         ),
         (
-            'use="./numeric_faults.py:SpoilsOutput", modules=["head"]',
+            'use="tests.runner.test_finite:SpoilsOutput", modules=["head"]',
             'is not finite. The hooks there: "spoils".',
         ),
         (
-            'use="./numeric_faults.py:SpoilsBatch"',
+            'use="tests.runner.test_finite:SpoilsBatch"',
             "Hooks that had this batch before the model: spoils.",
         ),
     ],
@@ -496,7 +605,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_cause(
 def test_a_hook_that_makes_the_loss_not_finite_is_named(
     trained: Trained, hook: str, said: str
 ) -> None:
-    compares = 'hooks.compares={use="./numeric_faults.py:Compares"}'
+    compares = 'hooks.compares={use="tests.runner.test_finite:Compares"}'
     run_dir = trained(ONE_EPOCH, f"hooks.spoils={{{hook}}}", compares, code=1)
     assert said in reason(run_dir)
     assert "random numbers" not in reason(run_dir) and "The diagnosis raised" not in reason(run_dir)
@@ -721,7 +830,7 @@ def test_it_takes_two_batches_and_a_resumed_run_has_none(
 ) -> None:
     """Else the tests above would hold for nothing."""
     calls = tmp_path / "calls"
-    counts = f'task={{use="./own_tasks.py:Counting", args={{file="{calls}"}}}}'
+    counts = f'task={{use="tests.runner.test_finite:Counting", args={{file="{calls}"}}}}'
     off = (
         "hooks.early_stop.enabled=false",
         "hooks.accuracy.enabled=false",

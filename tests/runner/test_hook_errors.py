@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from tests.conftest import TRACER, NewRun, Train, Trained, ended, messages, reason, records
+from tests.support.common_hooks import KINDS
+from tests.support.data_loaders import Rarest
 
 PLACES = (
     "before_run", "before_train", "before_train_epoch", "after_forward", "before_val",
@@ -24,6 +27,34 @@ PLACES = (
     "after_train",
     "after_run", "around_val first", "around_val second", "around_run second",
 )  # fmt: skip
+
+
+class Unreadable(Rarest):
+    def state_dict(self) -> dict[str, Any]:
+        return {"kinds": frozenset("ab")}
+
+
+class CannotBeMade:
+    def __init__(self, kind: str) -> None:
+        raise KINDS[kind]("as told")
+
+    def after_val(self) -> None: ...
+
+
+class Yields:
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def around_val(self) -> Iterator[None]:
+        yield from [None] * self.times
+
+
+def logs(run: Any) -> None:
+    run.log("weights", torch.ones(3))
+
+
+def measures(metrics: dict[str, Any], value: Any) -> None:
+    metrics["mine"] = value
 
 
 def tell(prefix: str, count: int, run: Any, suffix: str = "!") -> None:
@@ -235,7 +266,7 @@ def test_a_hook_that_fails_in_a_resume_is_named(
 
 
 TASK = 'task={use="./common_hooks.py:BadTask", args={kind="%s"}}'
-CANNOT_BE_MADE = 'hooks.bad={use="./common_hooks.py:CannotBeMade", args={kind="%s"}}'
+CANNOT_BE_MADE = 'hooks.bad={use="tests.runner.test_hook_errors:CannotBeMade", args={kind="%s"}}'
 
 
 @pytest.mark.parametrize(
@@ -268,13 +299,14 @@ CANNOT_BE_MADE = 'hooks.bad={use="./common_hooks.py:CannotBeMade", args={kind="%
         (CANNOT_BE_MADE % "NoTextError", "", "NoTextError, which cannot be shown"),
         (CANNOT_BE_MADE % "NoNotesError", "", "NoNotesError, which cannot be shown"),
         (
-            'hooks.bad={use="./common_hooks.py:logs", points=["after_train_iter"]}',
+            'hooks.bad={use="tests.runner.test_hook_errors:logs", points=["after_train_iter"]}',
             "bad",
             'run.log("weights", …) needs a',
         ),
         (
             (
-                'hooks.bad={use="./common_hooks.py:measures", points=["after_val_epoch"],'
+                'hooks.bad={use="tests.runner.test_hook_errors:measures",'
+                ' points=["after_val_epoch"],'
                 ' args={value=["a"]}}'
             ),
             "bad",
@@ -301,7 +333,7 @@ def test_whatever_else_raises_is_recorded_and_printed_once(
 )
 def test_an_around_must_yield_once(trained: Trained, yields: int, wrong: str) -> None:
     run_dir = trained(
-        f'hooks.bad={{use="./common_hooks.py:Yields", args={{times={yields}}}}}', code=2
+        f'hooks.bad={{use="tests.runner.test_hook_errors:Yields", args={{times={yields}}}}}', code=2
     )
     assert re.match(
         rf".*common_hooks\.py:\d+: around_val {wrong}, and must yield once\n", reason(run_dir)
@@ -311,7 +343,7 @@ def test_an_around_must_yield_once(trained: Trained, yields: int, wrong: str) ->
 
 SAMPLED = (
     'data.train={use="./data_loaders.py:Counted", loader={batch_size=8,'
-    ' sampler="./data_loaders.py:Unreadable"}}'
+    ' sampler="tests.runner.test_hook_errors:Unreadable"}}'
 )
 
 

@@ -32,6 +32,10 @@ IN_MODULES = 'hooks.scales={use="./module_hooks.py:halves", points=["forward"], 
 WHEN = 'hooks.told={use="./common_hooks.py:tells", points=["after_forward"], when="loss < 0.9"}'
 
 
+def sees_logits(run: Any, outputs: dict[str, torch.Tensor]) -> None:
+    run.say(f"logits {outputs['logits'].min().item()} to {outputs['logits'].max().item()}")
+
+
 class Sees:
     def __init__(self, file: str) -> None:
         self.file = Path(file)
@@ -211,7 +215,12 @@ def test_the_outputs_of_an_iteration_are_gone_when_the_next_one_is_computed(
 
 
 @pytest.mark.parametrize(
-    "override", [WHEN, 'hooks.sees={use="./common_hooks.py:sees_logits", points=["after_forward"]}']
+    "override",
+    [
+        WHEN,
+        'hooks.sees={use="tests.runner.test_iteration_forms:sees_logits",'
+        ' points=["after_forward"]}',
+    ],
 )
 def test_a_task_that_returns_no_loss_later_on_is_told_so(trained: Trained, override: str) -> None:
     run_dir = trained(f'task={{use="{MAIN}:Worsens"}}', override, code=2)

@@ -35,6 +35,50 @@ SHORT = ("data.train.args={examples=24}", "data.val.args={examples=16,split=1}")
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
 
 
+class Replaces:
+    writes = ("batch",)
+
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        run.replace_batch((0 * batch[0], batch[1]))
+
+    before_val_iter = before_train_iter
+
+
+class SeesBatch:
+    reads = ("batch",)
+
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        run.say(f"{run.iter} {run.batch_size} {float(batch[0].abs().sum()) > 0}")
+
+    after_forward = before_train_iter
+    after_train_iter = before_train_iter
+    before_val_iter = before_train_iter
+
+
+class ReplacesUndeclared:
+    """Calls the run by a name that no check of the file sees,
+    so that the run itself must refuse it.
+    """
+
+    call = "replace_batch"
+
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        getattr(run, self.call)((0 * batch[0], batch[1]))
+
+
+class StopsUndeclared:
+    def after_val_iter(self, run: Any) -> None:
+        if run.iter > 5:
+            run.stop("validated often enough")
+
+
+class SkipsAll:
+    writes = ("control",)
+
+    def before_train_iter(self, run: Any) -> None:
+        run.skip_batch()
+
+
 def steers(call: str, point: str, at: int = 1, writes: str = '["control"]') -> str:
     args = f'{{call="{call}", point="{point}", at={at}}}'
     return (
@@ -44,7 +88,7 @@ def steers(call: str, point: str, at: int = 1, writes: str = '["control"]') -> s
 
 
 def watcher(name: str, more: str = "") -> str:
-    return f'hooks.{name.lower()}={{use="./control_hooks.py:{name}"{more}}}'
+    return f'hooks.{name.lower()}={{use="tests.runner.test_loops_steered:{name}"{more}}}'
 
 
 @pytest.mark.parametrize(
@@ -160,13 +204,13 @@ def test_a_replacement_that_is_not_declared(trained: Trained) -> None:
 def test_a_stop_needs_no_declaration_and_a_run_that_skips_every_batch_ends(
     trained: Trained,
 ) -> None:
-    run_dir = trained('hooks.stops={use="./control_hooks.py:StopsUndeclared"}')
+    run_dir = trained('hooks.stops={use="tests.runner.test_loops_steered:StopsUndeclared"}')
     (end,) = records(run_dir, "end")
     assert (end["status"], end["it"], end["reason"]) == ("finished", 10, "validated often enough")
     assert not [
         record["text"] for record in records(run_dir, "message") if record["level"] == "warn"
     ]
-    (end,) = records(trained('hooks.skips={use="./control_hooks.py:SkipsAll"}'), "end")
+    (end,) = records(trained('hooks.skips={use="tests.runner.test_loops_steered:SkipsAll"}'), "end")
     assert (end["it"], end["ep"]) == (15, 3)
 
 

@@ -1,11 +1,14 @@
 """Whole runs: what a hook may do to one, and metrics over the batches of the training."""
 
 import json
+import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -13,8 +16,41 @@ from torch.nn.functional import cross_entropy
 from hookflow.events.rundir import RunDir
 from tests.conftest import NewRun, Train, Trained, firings, hookflow_here, messages, reason, records
 from tests.runner.same import assert_same, curve, final_state, logged
+from tests.support.own_tasks import StepOnly, step
 from tests.support.plain_training import NET, OFF, Fixed
 from tests.support.toy import Points
+
+
+class Noisy(StepOnly):
+    """Its evaluations draw from every generator."""
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        noise = random.random() + np.random.random() + torch.rand(()).item()
+        return {**self.step(run, batch), "noise": noise}
+
+
+def talks(run: Any, batch: Any) -> dict[str, Any]:
+    run.say("from the task")
+    return step(run, batch)
+
+
+class Samples:
+    """Leaves the network in evaluation, as hooks do that generate
+    samples and forget to switch back.
+    """
+
+    def after_train_iter(self, run: Any) -> None:
+        run.model.eval()
+
+
+class Grows:
+    def around_grow(self, run: Any) -> Iterator[None]:
+        run.say("grow: in")
+        yield
+        run.say("grow: out")
+
+    def after_densify(self, count: int, run: Any) -> None:
+        run.say(f"densified {count} at {run.iter}")
 
 
 def named(prefix: str, *, times: int = 1, run: Any) -> None:
@@ -66,7 +102,7 @@ def test_what_is_said_is_signed(trained: Trained) -> None:
     threaded = (
         'hooks.threaded={use="tests.runner.test_run:says_from_a_thread", points=["after_train"]}'
     )
-    steps = ("run.max_epochs=1", 'task={use="./own_tasks.py:talks"}', threaded)
+    steps = ("run.max_epochs=1", 'task={use="tests.runner.test_run:talks"}', threaded)
     # The first is generated, the second is not.
     for point in ("after_train_iter", "after_train_epoch"):
         run_dir = trained(*steps, named % point)
@@ -143,7 +179,7 @@ def test_pytorchs_schedulers_see_the_added_group(trained: Trained) -> None:
 def test_a_network_in_evaluation_or_lost_parameters_are_a_warning_at_the_next_checkpoint(
     trained: Trained,
 ) -> None:
-    run_dir = trained('hooks.samples={use="./model_changes.py:Samples"}')
+    run_dir = trained('hooks.samples={use="tests.runner.test_run:Samples"}')
     assert (
         sum("the network is in evaluation mode" in line for line in messages(run_dir, "warn")) == 1
     )
@@ -179,7 +215,7 @@ def densifies(**args: object) -> str:
 
 def grows(**keys: str) -> str:
     written = "".join(f", {key}={value}" for key, value in keys.items())
-    return f'hooks.grow={{use="./common_hooks.py:Grows"{written}}}'
+    return f'hooks.grow={{use="tests.runner.test_run:Grows"{written}}}'
 
 
 def test_they_fire_with_what_they_offer_and_their_pair_closes(trained: Trained) -> None:

@@ -4,8 +4,7 @@ and one that counts what earlier attempts have left.
 
 import time
 from pathlib import Path
-from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
@@ -43,17 +42,3 @@ class Commander:
                 while all(command["id"] != id_ for command in signals.commands):
                     assert time.monotonic() < until, f"{text} was not received"
                     time.sleep(0.005)
-
-
-def log_iter(run: Any) -> None:
-    run.log("tenth", run.iter)
-
-
-class Networks:
-    """Records how many networks of the run's attempts are alive when one begins."""
-
-    alive: ClassVar[WeakKeyDictionary[Any, Path]] = WeakKeyDictionary()
-
-    def before_run(self, run: Any) -> None:
-        self.alive[run.model] = run.dir
-        run.say(f"{[*self.alive.values()].count(run.dir)} alive")

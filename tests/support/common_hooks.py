@@ -145,13 +145,6 @@ KINDS: dict[str, Any] = {
 }
 
 
-class CannotBeMade:
-    def __init__(self, kind: str) -> None:
-        raise KINDS[kind]("as told")
-
-    def after_val(self) -> None: ...
-
-
 @at_every_point
 class Fails:
     """Raises at one place: a point, a half of an `around_X`, or a method of its state."""
@@ -181,14 +174,6 @@ class Fails:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.visit("load_state_dict")
-
-
-class Yields:
-    def __init__(self, times: int) -> None:
-        self.times = times
-
-    def around_val(self) -> Iterator[None]:
-        yield from [None] * self.times
 
 
 class BadTask:
@@ -235,34 +220,6 @@ class Asks:
             run.save_checkpoint(self.by)
 
 
-class Sees:
-    def after_train_iter(self, run: Any, outputs: dict[str, torch.Tensor]) -> None:
-        run.say(f"{run.stage}: logits {outputs['logits'].dtype}, loss {outputs['loss'].dtype}")
-
-    after_val_iter = after_train_iter
-
-
-class SeesLayout:
-    def after_train_iter(self, run: Any, batch: Any) -> None:
-        tensors = batch[0], next(run.model.parameters())
-        told = [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors]
-        run.say(f"batch {told[0]}, weights {told[1]}")
-
-
-def logs(run: Any) -> None:
-    run.log("weights", torch.ones(3))
-
-
-class Batches(Writes):
-    """Writes down each batch of training and validation by the numbers in it."""
-
-    def before_train_iter(self, batch: Any) -> None:
-        self.write(f"train {batch[0].tolist()}")
-
-    def before_val_iter(self, batch: Any) -> None:
-        self.write(f"val {batch[0].tolist()}")
-
-
 class Everywhere:
     def mine(self) -> None: ...
 
@@ -287,16 +244,6 @@ class Densifies:
         run.fire("after_grow")
 
 
-class Grows:
-    def around_grow(self, run: Any) -> Iterator[None]:
-        run.say("grow: in")
-        yield
-        run.say("grow: out")
-
-    def after_densify(self, count: int, run: Any) -> None:
-        run.say(f"densified {count} at {run.iter}")
-
-
 class Probes(Writes):
     """Notes in a file at which modules it fires, and in which iteration."""
 
@@ -313,24 +260,12 @@ for _name in ("forward_pre", "forward", "full_backward_pre", "full_backward"):
     setattr(Probes, _name, _notes(_name))
 
 
-def sees_logits(run: Any, outputs: dict[str, torch.Tensor]) -> None:
-    run.say(f"logits {outputs['logits'].min().item()} to {outputs['logits'].max().item()}")
-
-
 def logs_iter(run: Any) -> None:
     run.log("train/iter", run.iter)
 
 
 def tells(run: Any) -> None:
     run.say("told")
-
-
-def reads_accuracy(run: Any) -> float:
-    return run.metrics["acuracy"]  # type: ignore[no-any-return]
-
-
-def measures(metrics: dict[str, Any], value: Any) -> None:
-    metrics["mine"] = value
 
 
 class WaitsFor(Writes):
@@ -341,21 +276,3 @@ class WaitsFor(Writes):
 
 def slow(run: Any) -> None:
     time.sleep(0.02)
-
-
-def unfreezes(run: Any) -> None:
-    """Freezes a layer, for the first epoch."""
-    run.model.body[0].requires_grad_(run.epoch > 0)
-
-
-class Forgets:
-    """Counts its calls, and holds what is the run's."""
-
-    seen = total = 0
-
-    def before_run(self, run: Any) -> None:
-        self.run, self.model, self.weights = run, run.model, list(run.model.parameters())
-
-    def after_train_epoch(self) -> None:
-        self.seen += 1
-        type(self).total += 1
