@@ -166,7 +166,7 @@ def doubled(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     from tests.conftest import train_toy
 
     keys = 'points=["forward"], modules=["head"], stages=["train", "val", "test"], enabled=false'
-    halves = f'hooks.halves={{use="./module_hooks.py:halves", {keys}}}'
+    halves = f'hooks.halves={{use="./common_hooks.py:halves", {keys}}}'
     doubles = 'hooks.doubles={use="tests.cli.test_evaluate:Doubles"}'
     return train_toy(tmp_path_factory.mktemp("doubled"), "run.max_epochs=1", doubles, halves)
 

@@ -20,6 +20,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
 from hookflow.monitor.feed import LogFollower
 from hookflow.monitor.health import assess_health
+from hookflow.runner.checkpoint import store
 from hookflow.runner.checkpoint.manifest import find_damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging import recorder
@@ -45,6 +46,46 @@ WRITES = [
     r"fsync .*it00000010.*/manifest\.json",
     r"symlink .*\.last\.link",
 ]
+
+
+class SlowDisk:
+    """Lets the first checkpoint of rank 0 take so many seconds on its way to the disk;
+    at the end nobody waits long.
+    """
+
+    ranks = "zero"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def before_run(self, run: Any) -> None:
+        real = os.fsync
+
+        def slow(descriptor: int) -> None:
+            seconds, self.seconds = self.seconds, 0.0
+            time.sleep(seconds)
+            real(descriptor)
+
+        os.fsync = slow
+        manager.ABANDON_GRACE_SECONDS = recorder.GRACE_SECONDS = 0.5
+
+
+class SlowReads:
+    """Lets rank 0 take so many seconds to read the checkpoint that a run resumes from."""
+
+    ranks = "zero"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def before_run(self, run: Any) -> None:
+        take = store.CheckpointStore.take
+
+        def slow(*args: Any) -> Any:
+            time.sleep(self.seconds)
+            return take(*args)
+
+        store.CheckpointStore.take = slow
 
 
 def followed(run: RunDir) -> str:
@@ -199,7 +240,7 @@ DATA = [
 
 def slow(hook: str, seconds: float) -> str:
     return (
-        f'hooks.{hook.lower()}={{use="./checkpoint_hooks.py:{hook}", args={{seconds={seconds}}}}}'
+        f'hooks.{hook.lower()}={{use="tests.faults.test_disk:{hook}", args={{seconds={seconds}}}}}'
     )
 
 

@@ -70,7 +70,7 @@ class TestTimeLimit:
         """
         limit = 'hooks.limit={use="time_limit", args={limit="1h"}}'
         steers = (
-            'use="./control_hooks.py:Steers", args={call="stop", point="after_train_iter", at=8}'
+            'use="./common_hooks.py:Steers", args={call="stop", point="after_train_iter", at=8}'
         )
         once = f'hooks.once={{{steers}, points=["after_train_iter"], writes=["control"]}}'
         common = (limit if stops == "the time limit" else once, "run.val_every=4")
@@ -217,9 +217,7 @@ class TestSpikeGuard:
     def test_the_step_of_a_spike_is_skipped_and_no_other(self, trained: Trained) -> None:
         task = 'task={use="./own_tasks.py:spikes", args={at=[8]}}'
         guarded = trained(task, 'hooks.guard={use="spike_guard", args={window=4}}')
-        by_hand = trained(
-            task, 'hooks.guard={use="tests.support.control_hooks:Skips", args={at=8}}'
-        )
+        by_hand = trained(task, 'hooks.guard={use="tests.support.common_hooks:Skips", args={at=8}}')
         assert_same(final_state(guarded)["model"], final_state(by_hand)["model"])
         assert self.told(guarded, "the loss has spiked to") == [8]
 

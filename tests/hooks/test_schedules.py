@@ -244,7 +244,7 @@ class TestAccumulationSchedule:
 
     def test_a_step_that_another_hook_skips_drops_the_gradients(self, trained: Trained) -> None:
         """The next batch begins a group: of five, two are dropped, and the last three are one."""
-        skips = 'hooks.skips={use="tests.support.control_hooks:Skips", args={at=1}}'
+        skips = 'hooks.skips={use="tests.support.common_hooks:Skips", args={at=1}}'
         skipped = trained(PLAIN, *OFF, skips, accumulation("[[0, 4]]"), "run.max_epochs=1")
         rest = trained(PLAIN, *OFF, "run.max_epochs=1", "data.train.args={batch_size=24, begin=16}")
         for name, weight in weights(rest).items():

@@ -457,7 +457,7 @@ def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_bac
 
 SHORT = "data.train.args={examples=24}"
 STOPS = (
-    'hooks.stops={use="./control_hooks.py:Steers", args={call="stop", point="after_backward",'
+    'hooks.stops={use="./common_hooks.py:Steers", args={call="stop", point="after_backward",'
     ' at=3}, writes=["control"]}'
 )
 

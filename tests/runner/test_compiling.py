@@ -122,7 +122,7 @@ def test_a_hook_removed_from_a_compiled_network_is_called_no_more(
 ) -> None:
     args = f'args={{file="{tmp_path / "notes"}"}}'
     probe = f'{{use="./common_hooks.py:Probes", {args}, modules=["head"], points=["{point}"]}}'
-    removes = 'hooks.removes={use="./module_hooks.py:Removes", args={hook="probe", at=3}}'
+    removes = 'hooks.removes={use="./common_hooks.py:Removes", args={hook="probe", at=3}}'
     trained(f"hooks.probe={probe}", removes, COMPILE, "run.max_epochs=1")
     assert [line.split()[2] for line in (tmp_path / "notes").read_text().splitlines()] == [
         "0",

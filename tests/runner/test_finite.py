@@ -455,7 +455,7 @@ def test_a_group_of_batches_is_left_out_as_a_whole_and_a_skip_of_a_hook_is_seen_
         line.split(" weights")[0].split()[-1] for line in messages(run_dir) if "weights" in line
     ]
     assert ends == ["skipped=False", "skipped=True", "skipped=False"]
-    run_dir = trained(ONE_EPOCH, LOOKS, 'hooks.skips={use="./control_hooks.py:Skips"}')
+    run_dir = trained(ONE_EPOCH, LOOKS, 'hooks.skips={use="./common_hooks.py:Skips"}')
     lines = [line.partition(": ")[2] for line in messages(run_dir) if "weights" in line]
     assert len(lines) == 5 and len({*lines}) == 1 and " skipped=True weights=" in lines[0]
 

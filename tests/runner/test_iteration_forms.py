@@ -28,7 +28,7 @@ MAIN = "tests.runner.test_iteration_forms"
 GAN = TESTS / "support" / "gan.toml"
 ITERATIONS = ("max_epochs = 3", "max_iters = 7")
 RAISES = 'hooks.raises={use="./common_hooks.py:Raises", args={at=3}, on_error="%s"}'
-IN_MODULES = 'hooks.scales={use="./module_hooks.py:halves", points=["forward"], modules=["head"]}'
+IN_MODULES = 'hooks.scales={use="./common_hooks.py:halves", points=["forward"], modules=["head"]}'
 WHEN = 'hooks.told={use="./common_hooks.py:tells", points=["after_forward"], when="loss < 0.9"}'
 
 
@@ -268,7 +268,7 @@ def test_it_is_one_big_batch(
 def test_a_skipped_batch_counts_for_nothing(trained: Trained) -> None:
     """The first of five batches is left out; the step is that of the other four, as one batch."""
     args = '{call="skip_batch", point="before_train_iter", at=0}'
-    steers = f'hooks.steers={{use="./control_hooks.py:Steers", args={args}, writes=["control"]}}'
+    steers = f'hooks.steers={{use="./common_hooks.py:Steers", args={args}, writes=["control"]}}'
     small = trained(PLAIN, EACH, steers, "run.accumulate=5", "run.max_epochs=1")
     rest = trained(
         PLAIN, EACH, "run.max_epochs=1", "data.train.args={batch_size=32, begin=8, whole=true}"

@@ -82,7 +82,7 @@ class SkipsAll:
 def steers(call: str, point: str, at: int = 1, writes: str = '["control"]') -> str:
     args = f'{{call="{call}", point="{point}", at={at}}}'
     return (
-        f'hooks.steers={{use="./control_hooks.py:Steers", args={args}, writes={writes},'
+        f'hooks.steers={{use="./common_hooks.py:Steers", args={args}, writes={writes},'
         ' phase="early"}'
     )
 

@@ -216,7 +216,7 @@ def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: boo
 def test_a_resumed_run_fires_as_another_does(resumes_alike: NewRun, trigger: str) -> None:
     """Also between a validation and the next iteration, which one answer of a trigger holds for."""
     where = f'points=["forward"], modules=["head"], stages=["train", "val"], {trigger}'
-    halves = f'hooks.halves={{use="./module_hooks.py:halves", {where}}}'
+    halves = f'hooks.halves={{use="./common_hooks.py:halves", {where}}}'
     resumes_alike(halves, OFTEN, "run.val_every=2", point="after_val", at=2, swap=ITERS)
 
 
@@ -244,7 +244,7 @@ def test_one_that_takes_itself_off_is_called_once_for_each_module(
 def test_a_resumed_run_remembers_removed_hooks(
     trained: Trained, train_here: Train, tmp_path: Path, use: str
 ) -> None:
-    removes = 'hooks.removes={use="./module_hooks.py:Removes", args={hook="probe", at=2}}'
+    removes = 'hooks.removes={use="./common_hooks.py:Removes", args={hook="probe", at=2}}'
     hook = notes(tmp_path, use=use, modules='["body.0", "head"]', from_=1)
     struck = strikes(tmp_path, 15, ("after_train_iter", 3))
     run_dir = trained(hook, *[removes] * (use == "Notes"), OFTEN, *struck, code=143)
@@ -278,7 +278,7 @@ NO_HANDLE = "run.handle is for a hook inside the network, while it is called"
     ("override", "message", "hint"),
     [
         (
-            'hooks.removes={use="./module_hooks.py:Removes", args={hook="prob", at=1}}',
+            'hooks.removes={use="./common_hooks.py:Removes", args={hook="prob", at=1}}',
             'there is no hook inside the network "prob"',
             'did you mean "probe"?',
         ),

@@ -573,7 +573,7 @@ THIRD = (
     "hooks.early_stop.enabled=false",
     "hooks.checkpoint.args={}",
 )
-SKIPS = 'hooks.skips={use="./control_hooks.py:Skips", args={at=6}}'
+SKIPS = 'hooks.skips={use="./common_hooks.py:Skips", args={at=6}}'
 FAILS = (
     'hooks.fails={use="tests.runner.test_resume:FailsInOneIteration", args={at=3},'
     ' on_error="disable"}'
@@ -593,13 +593,13 @@ TRIGGERS = (
 )
 
 INSIDE = (
-    'hooks.probes={use="./module_hooks.py:halves", points=["forward"], modules=["head"], every=2}',
+    'hooks.probes={use="./common_hooks.py:halves", points=["forward"], modules=["head"], every=2}',
     (
         'hooks.once={use="tests.runner.test_resume:halves_once", points=["forward"],'
         ' modules=["type:Linear"], from=2}'
     ),
     (
-        'hooks.halves={use="./module_hooks.py:halves", points=["forward"], modules=["body.0"],'
+        'hooks.halves={use="./common_hooks.py:halves", points=["forward"], modules=["body.0"],'
         ' stages=["train", "val"]}'
     ),
 )
@@ -610,7 +610,7 @@ THROTTLED = (
         ' over_budget="throttle"}'
     ),
     (
-        'hooks.thinned={use="./module_hooks.py:halves", points=["forward"], modules=["head"],'
+        'hooks.thinned={use="./common_hooks.py:halves", points=["forward"], modules=["head"],'
         ' every=2, budget="1%", over_budget="throttle"}'
     ),
 )

@@ -1,5 +1,5 @@
-"""Hooks that the tests put into pipelines: to see what fires,
-and to raise where they are told to.
+"""Hooks that the tests put into pipelines: to see what fires, to raise where they are told to,
+to change the course of a training, and to command it as a user does.
 """
 
 import os
@@ -12,8 +12,11 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.commands import send
+from hookflow.events.rundir import RunDir
 from hookflow.graph import points
 from hookflow.zoo.tasks import Classification
+from tests.support.limits import LIMIT
 
 POINTS = [point for point in points.DEFAULT_POINTS if point.kind not in ("global", "state", "comm")]
 """All but those that PyTorch comes to whoever computes, or over several ranks alone:
@@ -276,3 +279,72 @@ class WaitsFor(Writes):
 
 def slow(run: Any) -> None:
     time.sleep(0.02)
+
+
+@at_every_point
+class Steers:
+    def __init__(self, call: str, point: str, at: int = 1) -> None:
+        self.call, self.point, self.at = call, point, at
+
+    def visit(self, point: str, run: Any) -> None:
+        if point == self.point and run.iter == self.at:
+            getattr(run, self.call)(*["as told"] * self.call.startswith("stop"))
+
+
+class Skips:
+    """Skips the step of one iteration, or of all."""
+
+    writes = ("control",)
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
+
+    def after_backward(self, run: Any) -> None:
+        if self.at in (None, run.iter):
+            run.skip_step()
+
+
+class Removes:
+    def __init__(self, hook: str, at: int) -> None:
+        self.hook, self.at = hook, at
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == self.at:
+            run.handles[self.hook].remove()
+
+
+def halves(output: Any) -> Any:
+    return output / 2
+
+
+class Commander:
+    """Sends commands after these iterations, each once in a run, and waits until the run has
+    received them.
+
+    A command is its words in one string, and is sent in an attempt that `mark` has not seen it in.
+    Several at one iteration are sent in their order. It fires on all ranks, so that they agree
+    right after it, and rank 0 sends.
+    """
+
+    writes = ("control",)
+    phase = "last"
+
+    def __init__(self, script: list[tuple[int, str]], mark: str) -> None:
+        self.script, self.mark = script, Path(mark)
+
+    def after_train_iter(self, run: Any) -> None:
+        due = [
+            (k, text)
+            for k, (it, text) in enumerate(self.script)
+            if it == run.iter and run.rank == 0
+        ]
+        signals, until = run._log._on_command.__self__, time.monotonic() + LIMIT
+        for k, text in due:
+            mark = self.mark.with_name(f"{self.mark.name}.{k}")
+            if not mark.exists():
+                mark.touch()
+                name, *args = text.split(" ")
+                id_ = send(RunDir(run.dir), name, *args)
+                while all(command["id"] != id_ for command in signals.commands):
+                    assert time.monotonic() < until, f"{text} was not received"
+                    time.sleep(0.005)
