@@ -252,11 +252,8 @@ def test_a_broken_package_keeps_nobody_from_the_others(install: Install) -> None
     )
     install("tiny-good", shout="tiny_good:Shout")
     listed = " ".join(hooks().split())
-    assert (
-        'bad tiny-bad 1.2: "tiny_bad" cannot be imported: ModuleNotFoundError: No module named'
-        " 'nowhere" in listed
-    )
-    assert 'gone tiny-bad 1.2: there is no module "tiny_gone"' in listed
-    assert 'worse tiny-bad 1.2: there is nothing called "no module at all"' in listed
+    assert 'bad tiny-bad 1.2: "tiny_bad" cannot be imported: ModuleNotFoundError' in listed
+    assert 'there is no module "tiny_gone"' in listed
+    assert 'there is nothing called "no module at all"' in listed
     assert "shout tiny-good 1.2: Says the epoch aloud." in listed
     assert '"tiny_bad" cannot be imported' in refused("explain", "bad")

@@ -154,9 +154,7 @@ def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once
 
 
 def test_of_a_run_that_vanished_the_exit_code_is_one(tmp_path: Path) -> None:
-    assert "the process is gone and left no end record" in plain_lines(
-        gone(make(tmp_path, upto=40)), code=feed.EXIT_LOST
-    )
+    assert "left no end record" in plain_lines(gone(make(tmp_path, upto=40)), code=feed.EXIT_LOST)
 
 
 def test_a_hang_is_told_ever_more_seldom_and_when_it_is_over(tmp_path: Path) -> None:
@@ -311,7 +309,7 @@ def test_a_failed_hook_is_named_with_its_point_its_iteration_and_its_line(tmp_pa
         in page
     )
     assert "errors 1;" in page, "one mishap is one error"
-    assert f"whole tracebacks and what the run printed: {tmp_path}" in page
+    assert f"printed: {tmp_path}" in page
 
 
 def test_of_an_error_of_many_lines_the_first_is_told_and_none_of_one_that_was_lived_with(

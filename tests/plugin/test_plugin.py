@@ -113,9 +113,7 @@ def test_a_run_takes_each_kind_by_its_short_name(
     assert registry.find("which_spiral", Path(), None).__name__ == "Regression", (
         "what is built in takes precedence"
     )
-    assert registry.clash(*registry.offered()).startswith(
-        "hidden by the built-in task of that name"
-    )
+    assert registry.clash(*registry.offered()).startswith("hidden by the built-in task")
 
 
 def test_check_accepts_it_and_tells_the_nearest_of_a_wrong_name(plugin: Path) -> None:

@@ -356,10 +356,7 @@ def test_a_request_to_skip_that_comes_too_late_is_a_warning(trained: Trained) ->
     skips = 'hooks.skips={use="tests.runner.test_closures:SkipsThird", args={call=2}}'
     run_dir = trained(*with_task("Fitted"), skips, "run.max_epochs=1")
     assert set(logged(run_dir, "skipped").values()) == {0.0}
-    assert (
-        sum("run.skip_step has come at a later call" in text for text in messages(run_dir, "warn"))
-        == 1
-    )
+    assert sum("run.skip_step" in text for text in messages(run_dir, "warn")) == 1
 
 
 def test_a_hook_with_a_trigger_decides_once_a_step(trained: Trained) -> None:

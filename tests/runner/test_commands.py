@@ -430,7 +430,7 @@ def test_a_second_signal_ends_it_at_once(
 ) -> None:
     broken = trained(*strikes(tmp_path, signal.SIGINT, (point, 10), times=2), code=130)
     assert ended(broken) == ("interrupted", 130)
-    assert records(broken, "end")[0]["reason"] == "SIGINT received, then SIGINT: ended at once"
+    assert str(records(broken, "end")[0]["reason"]).startswith("SIGINT received, then SIGINT")
     standing = CheckpointStore(broken.checkpoints).all()
     assert standing
     assert not [find_damage(path) for path in standing if find_damage(path)]

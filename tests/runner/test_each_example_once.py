@@ -286,7 +286,7 @@ def test_a_stream_of_another_length_than_it_says_is_said(split: str, promised: i
         for value in batch.flatten().tolist()
     )
     assert len(said) == 1
-    assert f"says that it has {promised} examples, and gave 8 in one pass" in said[0]
+    assert f"has {promised} examples, and gave 8 " in said[0]
     if split == "val":
         assert seen == Counter({float(k): 3 for k in range(8)})
 

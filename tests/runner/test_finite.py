@@ -405,10 +405,7 @@ def test_too_many_skipped_steps_in_a_row_end_the_run(
     skips = (ONE_EPOCH, 'run.on_nan="skip"', "run.max_skipped_steps=2", *more, *after)
     trained(*skips, upset(0, 2, 4))
     together = trained(*skips, upset(1, 2, 3), code=1)
-    assert (
-        "2 steps in a row were skipped, the last in iteration 3: the loss or a gradient is not"
-        in reason(together)
-    )
+    assert "2 steps in a row were skipped, the last in iteration 3" in reason(together)
 
 
 @pytest.mark.parametrize("on_nan", ["skip", "ignore"])
@@ -722,11 +719,8 @@ def test_a_metric_that_is_not_there_costs_no_iteration(
     run_dir = trained(*overrides, code=2)
     assert records(run_dir, "end")[0]["it"] == 0
     text, both = reason(run_dir), len(overrides) == 2 and hook != "plateau"
-    assert f'hook "{hook}" reads the metric "accuracy1", which the validation does not give' in text
-    assert (
-        'did you mean "accuracy"? A hook that makes it declares writes = ["metrics.accuracy1"]'
-        in text
-    )
+    assert f'hook "{hook}" reads the metric "accuracy1"' in text
+    assert 'did you mean "accuracy"?' in text
     for told in (
         'hook "early_stop" reads the metric "mae"',
         '; a hook that makes it declares writes = ["metrics.mae"]',
@@ -775,10 +769,7 @@ def test_a_metric_of_a_hook_is_known_by_declaration_or_source(
     )
     told = [text for text in messages(run_dir) if '"calls"' in text]
     assert len(told) == unsure
-    assert all(
-        'unless the hook "counts" makes it; declare it: writes = ["metrics.calls"] in' in text
-        for text in told
-    )
+    assert all('writes = ["metrics.calls"] in' in text for text in told)
 
 
 def test_an_evaluation_that_raises_costs_no_iteration(trained: Trained) -> None:
@@ -788,14 +779,14 @@ def test_an_evaluation_that_raises_costs_no_iteration(trained: Trained) -> None:
     assert (end["it"], end["reason"]) == (0, f"KeyError: {message}")
     (error,) = records(run_dir, "error")
     assert (error["type"], error["text"]) == ("KeyError", message)
-    assert "run.sanity = false leaves the sanity check out" in str(error["traceback"])
+    assert "run.sanity = false" in str(error["traceback"])
 
 
 def test_a_hook_that_prepares_the_validation_makes_an_error_a_warning(trained: Trained) -> None:
     counts = 'hooks.counts.use="tests.runner.test_finite:Counts"'
     run_dir = trained('task.use="tests.runner.test_finite:Raises"', counts, code=1)
     assert records(run_dir, "end")[0]["it"] == 5, "the validation itself raises, too"
-    assert any("the hooks counts were not called in it" in text for text in messages(run_dir))
+    assert any("hooks counts were not called" in text for text in messages(run_dir))
     declared = trained(
         'task.use="tests.runner.test_finite:Raises"',
         counts,
@@ -807,10 +798,7 @@ def test_a_hook_that_prepares_the_validation_makes_an_error_a_warning(trained: T
 
 def test_a_task_that_cannot_be_copied_is_trained_without(trained: Trained) -> None:
     run_dir = trained('task.use="tests.runner.test_finite:Locked"', "run.max_epochs=1")
-    assert any(
-        "is left out: the task cannot be copied (cannot pickle" in text
-        for text in messages(run_dir)
-    )
+    assert any("the task cannot be copied" in text for text in messages(run_dir))
 
 
 def test_the_networks_of_a_task_are_not_copied_but_restored_on_their_device() -> None:

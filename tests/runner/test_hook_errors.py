@@ -360,10 +360,7 @@ def test_a_state_that_no_checkpoint_can_hold_is_refused_early_or_at_the_checkpoi
     trained: Trained, override: str, key: str, at: int
 ) -> None:
     run_dir = trained(override, "run.max_epochs=1", code=2)
-    assert (
-        f"{key}: state_dict()['kinds'] is a builtins.frozenset, which cannot be loaded again"
-        in reason(run_dir)
-    )
+    assert f"{key}: state_dict()['kinds'] is a builtins.frozenset" in reason(run_dir)
     assert records(run_dir, "end")[0]["it"] == at
 
 

@@ -461,7 +461,7 @@ def test_data_that_cannot_be_pickled_are_forked_with_a_warning(
     run_dir = new_run(over(data, workers=1))
     assert start(run_dir).wait() == 0
     (said,) = [text for text in messages(run_dir) if FORKED in text]
-    assert said.startswith(f"{data} cannot be pickled for its workers ({why}")
+    assert said.startswith(f"{data} cannot be pickled ") and f"({why}" in said
     chosen = new_run(over(data, workers=1, multiprocessing_context="fork"))
     assert Training(chosen).wait() == 0
     assert not [text for text in messages(chosen) if FORKED in text]
@@ -471,10 +471,7 @@ def test_a_start_method_that_cannot_be_is_an_error_before_the_training(trained: 
     (end,) = records(
         trained(over("Unpicklable", workers=1, multiprocessing_context="spawn"), code=2), "end"
     )
-    assert (
-        '"spawn" workers need data that can be pickled, and Unpicklable cannot be: TypeError'
-        in str(end["reason"])
-    )
+    assert "Unpicklable cannot be: TypeError" in str(end["reason"])
     assert "data.train.loader.multiprocessing_context" in str(end["reason"]) or "--set" in str(
         end["reason"]
     )

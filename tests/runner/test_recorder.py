@@ -366,9 +366,7 @@ def test_a_log_that_was_removed_is_begun_anew_and_says_so(
     recorder.flush()
     first, said, *others = read(run_dir)
     assert (first["k"], first["pipeline"]) == ("run", "toy")
-    assert (
-        said["text"] == "the event log was removed while the run went on: what stood in it is lost"
-    )
+    assert str(said["text"]).startswith("the event log was removed")
     assert [record["k"] for record in others] == ["metrics", "end"]
     assert [record["k"] for record in live.read()] == [
         "run",

@@ -340,7 +340,7 @@ def test_a_task_that_has_a_state_only_now_is_reported(
     )
     run_dir.pipeline.write_text(text)
     assert train_here(run_dir, resume=True) == 0
-    assert "the checkpoint has no state of the task: the task starts anew" in messages(run_dir)
+    assert any("no state of the task" in text for text in messages(run_dir))
 
 
 @pytest.mark.parametrize(
@@ -692,9 +692,7 @@ def test_hooks_that_were_switched_off_or_removed_stay_so(
         OFTEN, INSIDE[1], FAILS, *strikes(tmp_path, 15, ("after_forward", 6)), code=143
     )
     assert train_here(run_dir, resume=True) == 0
-    assert 'the hook "once" remains removed from its modules, as before the resume' in messages(
-        run_dir
-    )
+    assert any('"once" remains removed' in text for text in messages(run_dir))
     assert len(records(run_dir, "error")) == 1
     assert any('the hook "fails" stays switched off' in text for text in messages(run_dir))
 

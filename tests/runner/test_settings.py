@@ -126,9 +126,7 @@ def test_an_operation_without_a_deterministic_form_is_named(trained: Trained) ->
     )
     assert now() == before, "put back when the run has failed, too"
     reason = str(records(run_dir, "end")[0]["reason"])
-    assert reason.startswith(
-        "NondeterministicError: put_ does not have a deterministic implementation. "
-    )
+    assert reason.startswith("NondeterministicError: put_ ")
     assert "run.deterministic" in reason and "warn_only" not in reason
     (error,) = records(run_dir, "error")
     assert "numeric_faults.py" in str(error["traceback"]), "where it stands"
@@ -186,7 +184,7 @@ def test_a_scale_that_is_too_large_is_halved_and_its_step_left_out(trained: Trai
         assert scale == (before if taken[k] else before // 2)
     assert [*logged(run_dir, "skipped_steps").values()][-1] == left_out.count(True)
     (said,) = (line for line in messages(run_dir) if line.startswith("iteration 1 takes no step"))
-    assert said.endswith("a gradient is not finite in float16: the loss is scaled by half as much")
+    assert "a gradient is not finite in float16" in said
 
 
 def test_in_fp16_hooks_see_the_gradients_as_they_are_and_a_nan_is_no_matter_of_the_scale(
@@ -312,10 +310,8 @@ def test_the_last_words_say_what_to_change(trained: Trained, kind: str, type_: s
     run_dir = trained(full(kind), "data.train.args.batch_size=8", "run.accumulate=2", code=1)
     text = reason(run_dir)
     assert text.startswith("OutOfMemoryError: out of memory")
-    assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2), which computes the same" in text
-    assert text.endswith(
-        "Existing checkpoints are not affected; --resume continues from the newest."
-    )
+    assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2)" in text
+    assert "--resume" in text
     (error,) = records(run_dir, "error")
     assert "numeric_faults.py" in str(error["traceback"]) and error["hook"] == "full"
     assert f"{type_} with 0 gradients" in [record["text"] for record in records(run_dir, "message")]

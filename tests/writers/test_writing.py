@@ -311,9 +311,7 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     )
     result = re.search(message + " and has not closed$", messages(run, "warn")[-1])
     assert result, messages(run, "warn")
-    assert 'the writer "own" is slower than the run logs: values are dropped' in messages(
-        run, "warn"
-    )
+    assert any('"own" is slower than the run logs' in text for text in messages(run, "warn"))
     dropped, left = map(int, result.groups())
     assert dropped + left == logged
     assert left in (7, 8), "as many as may wait, and that which it is in"
@@ -356,7 +354,7 @@ def test_an_error_is_told_once_and_loses_one_value(trained: Trained, tmp_path: P
     )
     assert 'in write_scalar of the writer "own"' in str(error["traceback"])
     first, last = [text for text in messages(run, "warn") if 'the writer "own"' in text]
-    assert first.startswith('the writer "own" raised in write_scalar: that value is lost')
+    assert first.startswith('the writer "own" raised in write_scalar')
     assert last == f'the writer "own" has not written 3 of {len(scalars(run))} values (3 failed)'
 
 
@@ -365,12 +363,8 @@ def test_one_that_always_raises_is_switched_off_and_closed(
 ) -> None:
     run = trained(own("Fails", tmp_path / "notes", times=10_000))
     assert kinds(tmp_path / "notes") == ["made", "config", *10 * ["scalar"], "close"]
-    assert any(
-        "has raised 10 times in a row: it is switched off" in text for text in messages(run, "warn")
-    )
-    assert re.search(
-        r"\(10 failed; \d+ given when it was switched off\)$", messages(run, "warn")[-1]
-    )
+    assert any("raised 10 times in a row" in text for text in messages(run, "warn"))
+    assert re.search(r"\(10 failed; \d+ given when ", messages(run, "warn")[-1])
     assert len(records(run, "error")) == 1
 
 
