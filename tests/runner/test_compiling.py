@@ -154,10 +154,7 @@ def test_a_compiled_network_trains_to_the_same(trained: Trained) -> None:
     )
     for part in ("model", "model_ema"):
         torch.testing.assert_close(final_state(plain)[part], final_state(compiled)[part])
-    assert [line for line in messages(compiled) if "compiled" in line] == [
-        "the network is compiled: its first iterations take much longer, here and when a batch has"
-        " another shape"
-    ]
+    assert sum("the network is compiled" in text for text in messages(compiled)) == 1
 
 
 @pytest.mark.long

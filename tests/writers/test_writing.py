@@ -355,7 +355,7 @@ def test_an_error_is_told_once_and_loses_one_value(trained: Trained, tmp_path: P
     assert 'in write_scalar of the writer "own"' in str(error["traceback"])
     first, last = [text for text in messages(run, "warn") if 'the writer "own"' in text]
     assert first.startswith('the writer "own" raised in write_scalar')
-    assert last == f'the writer "own" has not written 3 of {len(scalars(run))} values (3 failed)'
+    assert last.endswith(f" 3 of {len(scalars(run))} values (3 failed)")
 
 
 def test_one_that_always_raises_is_switched_off_and_closed(
