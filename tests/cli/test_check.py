@@ -224,12 +224,11 @@ def test_an_editor_is_told_in_json() -> None:
     assert (shown["valid"], shown["problems"], shown["warnings"]) == (True, [], [])
     (pair,) = shown["ambiguities"]
     assert (pair["first"], pair["then"], pair["slots"]) == ("clip", "clip2", ["grads"])
-    assert (
-        pair["hint"]
-        == 'state which is right. clip first, as now: after = ["clip"] in [hooks.clip2]; clip2'
-        ' first: after = ["clip2"] in [hooks.clip]; either: ambiguous_with = ["clip"] in'
-        " [hooks.clip2]"
-    ), "the hint takes no side"
+    assert re.findall(r"\w+ = \S+ in \S+\]", pair["hint"]) == [
+        'after = ["clip"] in [hooks.clip2]',
+        'after = ["clip2"] in [hooks.clip]',
+        'ambiguous_with = ["clip"] in [hooks.clip2]',
+    ], "the hint takes no side"
     assert {firing["hook"] for firing in shown["firings"]} == {"clip", "clip2", "log", "print"}
     wrong = json.loads(check("hooks.log.afer=[]", options=JSON, code=2))
     assert wrong["valid"] is False
