@@ -67,6 +67,10 @@ def skips(prefix: str, sep: str = ":", run: Any = None) -> None:
     run.say(f"{prefix}{sep}{run.iter}")
 
 
+def named(prefix: str, *, times: int = 1, run: Any) -> None:
+    run.say(f"{prefix * times} at {run.iter}")
+
+
 def last(run: Any, prefix: str, metrics: dict[str, float] | None = None, suffix: str = "!") -> None:
     """Take what is given between what is offered."""
     run.say(f"{prefix} {metrics is not None}{suffix}")
@@ -336,7 +340,7 @@ def test_an_around_must_yield_once(trained: Trained, yields: int, wrong: str) ->
         f'hooks.bad={{use="tests.runner.test_hook_errors:Yields", args={{times={yields}}}}}', code=2
     )
     assert re.match(
-        rf".*common_hooks\.py:\d+: around_val {wrong}, and must yield once\n", reason(run_dir)
+        rf".*test_hook_errors\.py:\d+: around_val {wrong}, and must yield once\n", reason(run_dir)
     )
     assert f'raised by the hook "bad" at {"after" if yields else "before"}_val' in reason(run_dir)
 

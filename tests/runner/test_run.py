@@ -53,10 +53,6 @@ class Grows:
         run.say(f"densified {count} at {run.iter}")
 
 
-def named(prefix: str, *, times: int = 1, run: Any) -> None:
-    run.say(f"{prefix * times} at {run.iter}")
-
-
 def says_from_a_thread(run: Any) -> None:
     thread = Thread(target=run.say, args=("from a thread",))
     thread.start()
@@ -98,7 +94,10 @@ def test_what_a_validation_draws_changes_no_training_and_is_drawn_again_by_val(
 
 
 def test_what_is_said_is_signed(trained: Trained) -> None:
-    named = 'hooks.mine={use="tests.runner.test_run:named", args=["from a hook"], points=["%s"]}'
+    named = (
+        'hooks.mine={use="tests.runner.test_hook_errors:named", args=["from a hook"],'
+        ' points=["%s"]}'
+    )
     threaded = (
         'hooks.threaded={use="tests.runner.test_run:says_from_a_thread", points=["after_train"]}'
     )
