@@ -4,7 +4,6 @@ import json
 import random
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -77,7 +76,7 @@ def test_a_hook_that_does_nothing_changes_no_bit(left_alone: RunDir, trained: Tr
 def test_what_a_validation_draws_changes_no_training_and_is_drawn_again_by_val(
     trained: Trained,
 ) -> None:
-    task = f'task.use="{Path(__file__).parents[1] / "support" / "own_tasks.py"}:Noisy"'
+    task = 'task.use="tests.runner.test_run:Noisy"'
     often, seldom = (
         trained(task, f'run.val_every="{every}"', "hooks.early_stop.enabled=false")
         for every in ("2it", "3ep")

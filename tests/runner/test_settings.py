@@ -129,7 +129,7 @@ def test_an_operation_without_a_deterministic_form_is_named(trained: Trained) ->
     assert reason.startswith("NondeterministicError: put_ ")
     assert "run.deterministic" in reason and "warn_only" not in reason
     (error,) = records(run_dir, "error")
-    assert "numeric_faults.py" in str(error["traceback"]), "where it stands"
+    assert "test_settings.py" in str(error["traceback"]), "where it stands"
     trained('task.use="tests.runner.test_settings:undecided"', "run.max_epochs=1")
 
 
