@@ -58,3 +58,15 @@ class Notes(Writer):
     def resume_at(self, iteration: int) -> bool:
         self.note("resume", iteration)
         return self.forgets
+
+
+class Blocks(Notes):
+    """Does not come back from its first scalar before `released` is set."""
+
+    released = threading.Event()
+
+    def write_scalar(
+        self, name: str, value: float, iteration: int, epoch: int, time: float
+    ) -> None:
+        super().write_scalar(name, value, iteration, epoch, time)
+        self.released.wait()

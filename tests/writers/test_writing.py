@@ -47,23 +47,11 @@ from tests.conftest import (
 )
 from tests.distributed.several import carry_out
 from tests.support.limits import LIMIT
-from tests.support.own_writers import Notes
+from tests.support.own_writers import Blocks, Notes
 from tests.support.processes import Training
 
 LOGS = 'hooks.logs={use="./logging_hooks.py:Logs"}'
 SHORT = "run.max_epochs=1"
-
-
-class Blocks(Notes):
-    """Does not come back from its first scalar before `released` is set."""
-
-    released = threading.Event()
-
-    def write_scalar(
-        self, name: str, value: float, iteration: int, epoch: int, time: float
-    ) -> None:
-        super().write_scalar(name, value, iteration, epoch, time)
-        self.released.wait()
 
 
 class Fails(Notes):
@@ -229,7 +217,6 @@ def test_the_training_thread_never_calls_what_writes(trained: Trained, tmp_path:
     } <= called, "what it does call is seen"
     writes = (
         "tests/support/own_writers.py",
-        "writers/test_writing.py",
         "writers.py",
         "logging/writers.py",
         "hookflow/png.py",
@@ -294,8 +281,8 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
     monkeypatch.setattr(writers, "MAX_QUEUED_CALLS", 7)
     monkeypatch.setattr(writers, "GRACE", 0.1)
     monkeypatch.setattr(writers, "CLOSING", 0.1)
-    monkeypatch.setattr("tests.writers.test_writing.Blocks.released", released)
-    blocks = own("Blocks", tmp_path / "notes")
+    monkeypatch.setattr("tests.support.own_writers.Blocks.released", released)
+    blocks = own("Blocks", tmp_path / "notes").replace(__name__, Blocks.__module__)
     run = trained(blocks, LOGS)
     assert kinds(tmp_path / "notes") == [
         "made",
@@ -325,7 +312,7 @@ def test_a_signal_ends_the_wait_for_a_writer_that_hangs(
     released = threading.Event()
     monkeypatch.setattr(writers, "GRACE", LIMIT)
     monkeypatch.setattr(writers, "CLOSING", LIMIT)
-    monkeypatch.setattr("tests.writers.test_writing.Blocks.released", released)
+    monkeypatch.setattr("tests.support.own_writers.Blocks.released", released)
     finish = WriterThread.finish
 
     def press_while_it_waits(thread: WriterThread) -> None:
@@ -334,7 +321,7 @@ def test_a_signal_ends_the_wait_for_a_writer_that_hangs(
 
     monkeypatch.setattr(WriterThread, "finish", press_while_it_waits)
     run = trained(
-        own("Blocks", tmp_path / "notes"),
+        own("Blocks", tmp_path / "notes").replace(__name__, Blocks.__module__),
         LOGS,
         SHORT,
     )
