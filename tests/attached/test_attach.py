@@ -619,7 +619,7 @@ def test_the_commands_take_such_a_file_and_such_a_run(tmp_path: Path) -> None:
     for command in ("show", "graph"):
         hookflow_here(command, folder.name, cwd=tmp_path, code=0)
     refused = hookflow_here("run", "hooks.toml", cwd=tmp_path, code=2)
-    assert "its hooks are for a loop of your own" in refused.stderr
+    assert "for a loop of your own" in refused.stderr
     assert refused.stderr.count("a loop of your own") == 1
     assert json.loads((folder / "run.json").read_text())["argv"]
     again = hookflow_here("run", "--resume", folder.name, cwd=tmp_path, code=2)
@@ -648,7 +648,7 @@ def test_hooks_that_need_hookflows_own_loop_are_refused_with_the_reason(
         hookflow.load(
             {"run": {"name": "own"}, "hooks": {"hook": {"use": use, "args": args}}}
         ).check()
-    assert '"hook" cannot fire in a loop of one\'s own' in str(caught.value)
+    assert '"hook" cannot fire in a loop' in str(caught.value)
     assert why in str(caught.value)
 
 

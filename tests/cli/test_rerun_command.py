@@ -121,7 +121,7 @@ def test_every_number_is_the_recorded_one(folder: Path, overrides: tuple[str, ..
     assert re.search(
         r"[1-9]\d* numbers of \d names \(.*loss.*\): every one is as recorded, to the bit", shown
     )
-    assert "not compared, since a clock or the machine makes them: samples_per_s" in shown
+    assert re.search(r"not compared, .*: samples_per_s", shown)
     assert re.search(r"iteration +8 +9 +10\n +probe/twice( +\d\.\d+){3}\n", shown)
     data = json.loads(
         rerun(run.id, "--at", "2", "--for", "2", "--with", "grad_norm", "--format", "json")
@@ -212,12 +212,9 @@ def test_the_first_difference_is_named_also_in_python(
     )
     assert "a hook may read the clock" in shown
     shown = rerun(run.id, "--at", "7", "--without", "clock")
-    assert (
-        "to the bit" in shown
-        and "not compared, since no hook of the rerun logs them: clock\n" in shown
-    )
+    assert "to the bit" in shown and re.search(r"not compared, .*: clock\n", shown)
     shown = rerun(run.id, "--at", "7", "--without", "clock", "--without", "frozen", code=1)
-    assert "and is nothing" not in shown and "hooks or keys are not those of the run" in shown
+    assert "and is nothing" not in shown and "hooks or keys are not those" in shown
     monkeypatch.setattr(  # a process that has imported torch, as for a shell
         recorded,
         "subprocess",
@@ -251,11 +248,9 @@ def test_a_fork_is_done_again_from_the_checkpoint_that_it_holds(
     at = str(start.it + 1)
     shutil.rmtree(newest)
     said = rerun(fork.id, "--at", at, "--for", "2", code=2)
-    assert said.startswith(
-        f"--at: iteration {at} would be done again from {parent.id}:{newest.name}, where"
-    )
+    assert said.startswith(f"--at: iteration {at} ") and f"{parent.id}:{newest.name}" in said
     shutil.move(held, fork.fork_start)
-    assert "every one is as recorded, to the bit" in rerun(fork.id, "--at", at, "--for", "2")
+    assert "as recorded, to the bit" in rerun(fork.id, "--at", at, "--for", "2")
 
 
 def test_python_is_told_which_hooks_a_rerun_leaves_out(
@@ -326,7 +321,7 @@ def test_the_batch_is_saved_and_keys_are_set(folder: Path) -> None:
     assert "run.detect_anomalies" in rerun(
         run.id, "--at", "4", "--set", "run.detect_anomalies=true", code=2
     )
-    assert "b.pt: cannot be written: Not a dir" in rerun(
+    assert "b.pt: cannot be written: " in rerun(
         run.id, "--at", "4", "--save-batch", "again.pt/b.pt", code=2
     )
     missing = rerun(run.id, "--at", "4", "--with", f"{Path.cwd()}/no.py:No", code=2)
@@ -359,10 +354,7 @@ def test_a_trail_leaves_a_checkpoint_near_every_iteration(folder: Path) -> None:
     trail = f'hooks.checkpoint={{use="checkpoint", args={{keep=1, trail="300 kB"}}, {saves}}}'
     checked = ("check", "p.toml", "--set", trail)
     Path("p.toml").write_text(FILE.replace("max_epochs = 3", "max_iters = 60"))
-    assert (
-        "older checkpoints of checkpoint take 300.0 kB on the disk at most\n"
-        in hookflow_here(*checked, cwd=folder).stdout
-    )
+    assert " of checkpoint take 300.0 kB " in hookflow_here(*checked, cwd=folder).stdout
     run = trained(trail)
     *trail_paths, last = sorted(run.checkpoints.glob("it*"))
     assert last.name == "it00000060"

@@ -81,7 +81,7 @@ def test_an_unchanged_file_has_nothing_left_to_do(
     edit("max_epochs = 2", "max_epochs = 1")
     with pytest.raises(typer.Exit):
         prepare_resume("toy.toml", PipelineChanges())
-    assert "has done 2 epochs, and run.max_epochs is 1" in capsys.readouterr().err
+    assert "run.max_epochs is 1" in capsys.readouterr().err
     assert "max_epochs = 2" in run.pipeline.read_text(), "nothing runs, and nothing is recorded"
 
 

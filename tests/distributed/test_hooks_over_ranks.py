@@ -255,10 +255,7 @@ def test_a_communication_hook_without_buckets_or_a_future_is_refused(
     run_dir = ranks_trained(
         *SHORT, 'hooks.comm={use="./actors.py:nothing", points=["ddp_comm"]}', codes=[1, 1]
     )
-    assert (
-        'hook "comm" must return a torch.futures.Future of the bucket at ddp_comm, not None'
-        in printed(run_dir, 0)
-    )
+    assert 'hook "comm" must return a torch.futures.Future' in printed(run_dir, 0)
     error, *_ = records_of(run_dir, "error")
     assert (error["hook"], error["point"]) == ("comm", "ddp_comm")
 
@@ -293,9 +290,7 @@ def scalars_of(run_dir: RunDir, rank: int, name: str) -> dict[int, float]:
 def test_an_offloaded_hook_that_reads_a_sharded_network_is_refused(new_clouds: NewClouds) -> None:
     run_dir = new_clouds(WATCHES % (0, "offload=true"), FSDP_STRATEGY)
     assert carry_out(run_dir, 2) == [2, 2]
-    assert 'hook "watches" cannot be offloaded: it reads a network that is sharded' in reason(
-        run_dir
-    )
+    assert 'hook "watches" cannot be offloaded' in reason(run_dir)
 
 
 def test_all_ranks_skip_the_same_firings_of_a_throttled_hook(ranks_trained: NewClouds) -> None:

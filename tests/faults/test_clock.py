@@ -177,9 +177,7 @@ def test_a_data_worker_that_is_killed_ends_the_run_which_is_resumed(
 ) -> None:
     run = struck(new_run, tmp_path, signal.SIGKILL)
     assert Training(run).wait() == 1
-    assert "was killed by SIGKILL (signal 9): probably this machine was out of memory" in str(
-        records(run, "end")
-    )
+    assert "was killed by SIGKILL (signal 9)" in str(records(run, "end"))
     assert Training(run, resume=True).wait() == 0
     assert_same_end(undisturbed(EACH, over("Clouds")), run)
     assert_each_once(run, "each", until=15)

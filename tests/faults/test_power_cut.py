@@ -124,8 +124,4 @@ def test_a_log_that_is_behind_its_checkpoint_is_reported(
     )
     assert train_here(run_dir, resume=True) == 0
     (text,) = [text for text in messages(run_dir, "warn") if "the event log ends" in text]
-    assert (
-        text
-        == "the event log ends before the checkpoint's iteration 5: what was recorded between its"
-        " end and the checkpoint is lost, as after a power cut"
-    )
+    assert text.startswith("the event log ends before the checkpoint's iteration 5: ")

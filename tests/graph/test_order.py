@@ -176,7 +176,7 @@ class TestVeryManyFlows:
             for verb in ("reads", "writes")
             for k in range(11)
         ]
-        assert "write and read the same slots in more than 100 pairs" in str(refused(*crowd))
+        assert "more than 100 pairs" in str(refused(*crowd))
 
     def test_that_gave_way_are_counted(self) -> None:
         """Readers of one slot write the other, and all of them are in a circle."""

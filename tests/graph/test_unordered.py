@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from hookflow.cli.observe_report import ObservationReport
 from hookflow.graph.order import PlanRequests, compile_plan
@@ -41,7 +43,19 @@ from hookflow.trials.commute import (
 )
 from tests.conftest import TESTS, TOY
 from tests.support.built_in_hooks import SAMPLES, inline
+from tests.support.gan import Adversarial
 from tests.support.hook_nodes import AROUND, POINT, node, order, plan
+
+
+class Tells(Adversarial):
+    def evaluate(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+        real = run.models["discriminator"](batch[0])
+        scores = torch.cat([-real, real, torch.zeros_like(real)], 1)
+        return {
+            **super().evaluate(run, batch),
+            "logits": scores,
+            "target": torch.ones(len(real), dtype=torch.long),
+        }
 
 
 @st.composite
@@ -285,7 +299,7 @@ def test_a_pair_of_everything() -> None:
         for model in ("generator", "discriminator")
     ]
     accuracies = [f'hooks.top{k}={{ use = "accuracy", args = {{ topk = {k} }} }}' for k in (1, 2)]
-    task = ["run.threads=1", 'task.use="./gan.py:Tells"']
+    task = ["run.threads=1", 'task.use="tests.graph.test_unordered:Tells"']
     pipeline = read_pipeline(
         TESTS / "support" / "gan.toml",
         (*task, *hooks, *accuracies),

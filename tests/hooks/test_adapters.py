@@ -179,14 +179,14 @@ def test_nothing_of_it_is_imported_without_need() -> None:
 
 def test_an_entry_point_that_is_no_adapter_is_refused(offer: Offer) -> None:
     offer("broken", chorus="hookflow_chorus:NOT_AN_ADAPTER")
-    assert '"hookflow_chorus:NOT_AN_ADAPTER" of hookflow.adapters is no HookAdapter' in mistake(SUM)
+    assert '"hookflow_chorus:NOT_AN_ADAPTER"' in mistake(SUM)
 
 
 def test_a_prefix_of_two_packages_is_refused(offer: Offer) -> None:
     offer("hookflow-chorus", chorus="hookflow_chorus:ChorusAdapter")
     offer("other", chorus="other:Adapter")
     text = mistake(SUM)
-    assert '"chorus:" is ambiguous: 2 adapters of installed packages match' in text
+    assert '"chorus:" is ambiguous: 2 adapters ' in text
     assert "hookflow-chorus 1.0" in text and "other 1.0" in text
 
 

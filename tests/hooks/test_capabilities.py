@@ -194,7 +194,7 @@ def test_capabilities_by_arguments_must_be_capabilities() -> None:
         spec_of(Wrong)
     (problem,) = raised.value.problems
     assert problem.where == Where("p.toml", 1)
-    assert "Wrong.capabilities_for must return HookCapabilities, not dict" in problem.message
+    assert "Wrong.capabilities_for must return HookCapabilities" in problem.message
 
 
 def test_every_field_is_documented() -> None:

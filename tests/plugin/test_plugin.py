@@ -113,9 +113,7 @@ def test_a_run_takes_each_kind_by_its_short_name(
     assert registry.find("which_spiral", Path(), None).__name__ == "Regression", (
         "what is built in takes precedence"
     )
-    assert registry.clash(*registry.offered()).startswith(
-        "hidden by the built-in task of that name"
-    )
+    assert registry.clash(*registry.offered()).startswith("hidden by the built-in task")
 
 
 def test_check_accepts_it_and_tells_the_nearest_of_a_wrong_name(plugin: Path) -> None:
@@ -131,19 +129,14 @@ def test_check_accepts_it_and_tells_the_nearest_of_a_wrong_name(plugin: Path) ->
 
 def test_it_is_listed_with_its_package(plugin: Path) -> None:
     told = hookflow("explain", "hooks")
-    assert "from installed packages count_points hookflow-spiral 0.3.1: Counts the points" in told
-    assert (
-        "models from installed packages spiral_net hookflow-spiral 0.3.1: hookflow_spiral:SpiralNet"
-        in told
-    )
-    assert (
-        "data sources from installed packages spirals hookflow-spiral 0.3.1:"
-        " hookflow_spiral:Spirals" in told
-    )
-    assert (
-        "tasks from installed packages which_spiral hookflow-spiral 0.3.1:"
-        " hookflow_spiral:WhichSpiral" in told
-    )
+    package = "from installed packages"
+    assert f"{package} count_points hookflow-spiral 0.3.1: Counts the points" in told
+    for kind, name, what in (
+        ("models", "spiral_net", "SpiralNet"),
+        ("data sources", "spirals", "Spirals"),
+        ("tasks", "which_spiral", "WhichSpiral"),
+    ):
+        assert f"{kind} {package} {name} hookflow-spiral 0.3.1: hookflow_spiral:{what}" in told
     assert "of = 0 int ≥ 0, ≤ 1: the spiral whose points count" in hookflow(
         "explain", "count_points"
     )
@@ -161,15 +154,9 @@ def test_a_name_that_two_packages_offer_is_refused_by_both_of_them(
         with pytest.raises(UserError) as caught:
             hookflow("check", "spiral.toml")
         message, *_, hint = str(caught.value).splitlines()
-        assert (
-            message
-            == 'spiral.toml:8:1: "spiral_net" is ambiguous: 2 models of installed packages match'
-        )
-        assert (
-            hint
-            == '    write "hookflow_spiral:SpiralNet" (hookflow-spiral 0.3.1) or "other:Net" (other'
-            " 2.0)"
-        )
+        assert message.startswith('spiral.toml:8:1: "spiral_net" is ambiguous')
+        assert '"hookflow_spiral:SpiralNet" (hookflow-spiral 0.3.1)' in hint
+        assert '"other:Net" (other 2.0)' in hint
         with pytest.raises(UserError, match='"spiral_net" is ambiguous'):
             MODEL_REGISTRY.find("spiral_net", Path(), None)
         assert "several packages offer that name" in hookflow("explain", "hooks")

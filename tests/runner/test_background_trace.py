@@ -3,6 +3,7 @@ as the hooks themselves have seen it.
 """
 
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,33 @@ FIRST, LAST = 4, 8
 Times = dict[int, list[float]]
 
 
+class Sleeps:
+    """Sleeps for 50 ms, and writes of each firing the iteration, and when it began and ended."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def after_train_iter(self, run: Any) -> None:
+        began = time.time()
+        time.sleep(0.05)
+        write_times(self.file, run.iter, began, time.time())
+
+
+class NotesTime:
+    """Writes of each firing the iteration, and when it was."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def after_train_iter(self, run: Any) -> None:
+        write_times(self.file, run.iter, time.time())
+
+
+def write_times(file: str, it: int, *times: float) -> None:
+    with Path(file).open("a") as written:
+        written.write(" ".join(map(repr, (it, *times))) + "\n")
+
+
 def times_in(file: Path) -> Times:
     """Return what a hook has written: the times of each iteration, in seconds since 1970."""
     times = {}
@@ -49,8 +77,15 @@ def traced(request: pytest.FixtureRequest, trained: Trained, tmp_path: Path) -> 
     """A run with a hook in background that one in the training waits for,
     and one that nobody waits for.
     """
-    sleeps = 'hooks.%s={use="./offloaded_hooks.py:Sleeps", args={file="%s"}, offload=%s, queue=99}'
-    note = 'hooks.note={use="./offloaded_hooks.py:NotesTime", args={file="%s"}, after=["awaited"]}'
+    sleeps = (
+        'hooks.%s={use="tests.runner.test_background_trace:Sleeps", args={file="%s"},'
+        " offload=%s,"
+        " queue=99}"
+    )
+    note = (
+        'hooks.note={use="tests.runner.test_background_trace:NotesTime", args={file="%s"},'
+        ' after=["awaited"]}'
+    )
     return trained(
         sleeps % ("awaited", tmp_path / "awaited", request.param),
         sleeps % ("queued", tmp_path / "queued", request.param),

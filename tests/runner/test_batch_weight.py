@@ -7,21 +7,66 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.tensors import WeightedSum, weighted
 from hookflow.runner.iteration import context
 from hookflow.runner.iteration.update import GradientAccumulator
 from hookflow.runner.process.state import RunState
+from hookflow.zoo.tasks import LanguageModelling
 from tests.conftest import TESTS, Trained, messages, reason, records
 from tests.runner.same import final_state, logged
-from tests.support.language_model import Bigram, loss_of, padded
+from tests.support.language_model import TOKENS, Bigram, padded
 
 MASKED = TESTS / "support" / "language_model.toml"
 SGD = 'optimizer={use="torch.optim:SGD", args={lr=1.0}}'
 SKIP = 'run.on_nan="skip"'
 ALL = [*range(8)]
+
+
+def loss_of(model: nn.Module, data: TensorDataset, rows: slice = slice(None)) -> Tensor:
+    """Return the mean over all targets that count, of all these rows at once."""
+    tokens, target = data.tensors
+    return functional.cross_entropy(model(tokens[rows]).flatten(0, 1), target[rows].flatten())
+
+
+class Divides(LanguageModelling):
+    """Divides by the number of targets: of none the loss is NaN, and so are its gradients."""
+
+    def step(self, run: Any, batch: Any) -> dict[str, Tensor]:
+        tokens, target = batch
+        losses = functional.cross_entropy(
+            run.model(tokens).flatten(0, 1), target.flatten(), reduction="sum"
+        )
+        return {"loss": losses / target.ne(-100).sum()}
+
+
+class Wrong(LanguageModelling):
+    def __init__(self, weight: Any) -> None:
+        self.weight = weight
+
+    def batch_weight(self, batch: Any) -> Any:
+        return self.weight
+
+
+def unweighted(
+    run: Any,
+    batch: Any,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    weight: str | None = None,
+) -> dict[str, Tensor]:
+    """A step that leaves targets out or weighs classes, and does not say so."""
+    tokens, target = batch
+    logits = run.model(tokens).flatten(0, 1)
+    weights = torch.arange(1.0, TOKENS + 1) if weight else None
+    loss = functional.cross_entropy(
+        logits, target.flatten(), weights, ignore_index=ignore_index, reduction=reduction
+    )
+    return {"loss": loss}
 
 
 def weights_of(run_dir: RunDir) -> dict[str, torch.Tensor]:
@@ -85,7 +130,7 @@ SCHEDULE = 'hooks.adds={use="accumulation_schedule", args={batches=[[0, 4]]}}'
             (SGD, 'task.use="tests.support.language_model:StepsItself"'), id="steps itself"
         ),
         pytest.param(
-            accumulated(1, 'task.use="tests.support.language_model:Divides"'),
+            accumulated(1, 'task.use="tests.runner.test_batch_weight:Divides"'),
             id="gradients of an empty batch are NaN",
         ),
     ],
@@ -177,7 +222,7 @@ def test_the_means_of_a_log_weigh_the_same(trained: Trained, args: str) -> None:
         pytest.param(("run.accumulate=2", "data.train.loader.batch_size=4"), id="accumulated"),
         pytest.param(('task.use="tests.support.language_model:StepsItself"',), id="steps itself"),
         pytest.param(
-            ('task.use="tests.support.language_model:Divides"',), id="gradients that are NaN"
+            ('task.use="tests.runner.test_batch_weight:Divides"',), id="gradients that are NaN"
         ),
     ],
 )
@@ -234,7 +279,7 @@ def test_an_optimizer_that_cannot_leave_an_empty_step_out_is_named(trained: Trai
 @pytest.mark.parametrize("weight", ["-1", "nan", "inf", "'many'", "[1, 2]"])
 def test_what_is_no_weight_is_refused(trained: Trained, weight: str) -> None:
     run_dir = trained(
-        f'task={{use="tests.support.language_model:Wrong", args={{weight={weight}}}}}',
+        f'task={{use="tests.runner.test_batch_weight:Wrong", args={{weight={weight}}}}}',
         pipeline=MASKED,
         code=2,
     )
@@ -262,7 +307,7 @@ def test_a_task_that_leaves_targets_out_and_does_not_say_so_is_named(
         f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
         for key, value in loss.items()
     )
-    task = f'task={{use="tests.support.language_model:unweighted", args={{{args}}}}}'
+    task = f'task={{use="tests.runner.test_batch_weight:unweighted", args={{{args}}}}}'
     sets = [f"data.{name}.args={{seed=3{data}}}" for name in ("train", "val")]
     run_dir = trained(
         task, *sets, "run.accumulate=2", "data.train.loader.batch_size=4", pipeline=MASKED

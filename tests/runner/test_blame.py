@@ -3,17 +3,95 @@ and runs that end as failed by `run.fail`.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from hookflow import Hook
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.summary import read_run_summary
 from tests.conftest import Train, Trained, ended, hookflow_here, reason, records
 from tests.runner.same import assert_same, final_state
-from tests.support.faulty_components import FILE, line_of
 
-WRONG = 'model={use="./faulty_components.py:WrongWidth"}'
+WRONG = 'model={use="tests.runner.test_blame:WrongWidth"}'
 NO_SANITY = "run.sanity=false"
+
+
+FILE = Path(__file__)
+
+
+class WrongWidth(nn.Module):
+    """Its second layer takes another width than the first gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.Tanh())
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.body(inputs))  # type: ignore[no-any-return] # THE LINE OF THE LAYER
+
+
+class RaisesItself(nn.Linear):
+    """Raises in its own forward."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        raise ValueError("as told")  # THE LINE OF THE MODEL
+
+
+class WrongTarget:
+    """Its loss is given a target of another length."""
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        logits = run.model(batch[0])
+        return {"loss": cross_entropy(logits, batch[1][1:])}  # THE LINE OF THE LOSS
+
+
+def line_of(text: str) -> int:
+    lines = FILE.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {text}"))
+
+
+class FailsAt(Hook):
+    """Calls `run.fail` at a point of the third iteration, or of the first validation."""
+
+    def __init__(self, point: str = "after_train_iter", checkpoint: bool = False) -> None:
+        self.point, self.checkpoint = point, checkpoint
+
+    def _visit(self, run: Any, point: str) -> None:
+        if point == self.point and (run.iter >= 3 or point == "before_train"):
+            run.fail("memory over 10 GB", checkpoint=self.checkpoint)
+
+    def before_train(self, run: Any) -> None:
+        self._visit(run, "before_train")
+
+    def after_train_iter(self, run: Any) -> None:
+        self._visit(run, "after_train_iter")
+
+    def after_val(self, run: Any) -> None:
+        self._visit(run, "after_val")
+
+    def after_train(self, run: Any) -> None:
+        self._visit(run, "after_train")
+
+    def after_run(self, run: Any) -> None:
+        self._visit(run, "after_run")
+
+
+class PreparedInTraining(Hook):
+    """Needs in a validation what it makes before the training."""
+
+    def before_train(self) -> None:
+        self.table = torch.ones(3)
+
+    def after_val_epoch(self, metrics: dict[str, float]) -> None:
+        metrics["weighted"] = float(self.table.sum())
 
 
 def causes_of(run_dir: RunDir) -> list[str]:
@@ -39,7 +117,7 @@ def test_an_error_in_a_layer_names_the_line_and_the_layer(
     assert layer.removeprefix("at ") in (
         f"{place}, layer head (Linear 6→3) was given (8, 8) float32",
         (
-            f"tests/support/faulty_components.py:{line_of('THE LINE OF THE LAYER')}, "
+            f"tests/runner/test_blame.py:{line_of('THE LINE OF THE LAYER')}, "
             "layer head (Linear 6→3) was given (8, 8) float32"
         ),
     )
@@ -54,7 +132,7 @@ def test_an_error_in_a_layer_names_the_line_and_the_layer(
 
 
 def test_an_error_of_the_forward_itself_names_the_model(trained: Trained) -> None:
-    run_dir = trained('model={use="./faulty_components.py:RaisesItself"}', NO_SANITY, code=1)
+    run_dir = trained('model={use="tests.runner.test_blame:RaisesItself"}', NO_SANITY, code=1)
     layer, _ = causes_of(run_dir)
     assert (
         f":{line_of('THE LINE OF THE MODEL')}, the model (RaisesItself 4→3) was given (8, 4)"
@@ -64,10 +142,10 @@ def test_an_error_of_the_forward_itself_names_the_model(trained: Trained) -> Non
 
 
 def test_an_error_of_the_loss_shows_the_batch_alone(trained: Trained) -> None:
-    run_dir = trained('task={use="./faulty_components.py:WrongTarget"}', NO_SANITY, code=1)
+    run_dir = trained('task={use="tests.runner.test_blame:WrongTarget"}', NO_SANITY, code=1)
     assert causes_of(run_dir) == ["the batch: (8, 4) float32, (8,) int64"]
     assert str(records(run_dir, "error")[-1]["at"]).endswith(
-        f"faulty_components.py:{line_of('THE LINE OF THE LOSS')}"
+        f"test_blame.py:{line_of('THE LINE OF THE LOSS')}"
     )
 
 
@@ -82,16 +160,13 @@ def test_the_user_sees_the_line_first(trained: Trained) -> None:
     """The summary names the place once, with the layer."""
     run_dir = trained(WRONG, NO_SANITY, code=1)
     printed = hookflow_here("show", str(run_dir.path), cwd=run_dir.path).stdout
-    named = (
-        f"faulty_components.py:{line_of('THE LINE OF THE LAYER')}, layer head (Linear 6→3) was"
-        " given"
-    )
+    named = f"test_blame.py:{line_of('THE LINE OF THE LAYER')}, layer head (Linear 6→3) was given"
     assert named in " ".join(printed.split()), "wherever the lines are broken"
 
 
 @pytest.mark.parametrize("point", ["after_train_iter", "before_train", "after_val"])
 def test_a_run_that_a_hook_fails(trained: Trained, point: str) -> None:
-    fails = f'hooks.fails={{use="./faulty_components.py:FailsAt", args={{point="{point}"}}}}'
+    fails = f'hooks.fails={{use="tests.runner.test_blame:FailsAt", args={{point="{point}"}}}}'
     keys = (
         "run.max_epochs=2",
         "run.test=true",
@@ -112,7 +187,7 @@ def test_a_run_that_a_hook_fails(trained: Trained, point: str) -> None:
 def test_a_run_that_fails_with_a_checkpoint_is_resumed_to_the_bit(
     trained: Trained, train_here: Train
 ) -> None:
-    fails = 'hooks.fails={use="./faulty_components.py:FailsAt", args={checkpoint=true}}'
+    fails = 'hooks.fails={use="tests.runner.test_blame:FailsAt", args={checkpoint=true}}'
     run_dir = trained(fails, "run.max_epochs=1", code=1)
     for iteration in (3, 4, 5):  # the hook fails it again after each
         assert (run_dir.checkpoints / "last").resolve().name.startswith(f"it{iteration:08d}")
@@ -125,14 +200,14 @@ def test_a_run_that_fails_with_a_checkpoint_is_resumed_to_the_bit(
 
 def test_a_failure_that_comes_too_late_is_refused(trained: Trained) -> None:
     run_dir = trained(
-        'hooks.fails={use="./faulty_components.py:FailsAt", args={point="after_run"}}',
+        'hooks.fails={use="tests.runner.test_blame:FailsAt", args={point="after_run"}}',
         "run.max_epochs=1",
         code=2,
     )
-    assert "run.fail is not allowed at after_run" in reason(run_dir)
+    assert "run.fail is not allowed" in reason(run_dir)
 
 
-PREPARED = 'hooks.prepared={use="./faulty_components.py:PreparedInTraining"}'
+PREPARED = 'hooks.prepared={use="tests.runner.test_blame:PreparedInTraining"}'
 
 
 def test_val_tells_that_before_train_does_not_fire_and_leaves_hooks_out(
@@ -140,7 +215,7 @@ def test_val_tells_that_before_train_does_not_fire_and_leaves_hooks_out(
 ) -> None:
     run_dir = trained(PREPARED, "run.max_epochs=1")
     failed = hookflow_here("val", str(run_dir.path), cwd=tmp_path, code=1)
-    assert 'the hook "prepared" has a before_train, which does not fire' in failed.stderr
+    assert '"prepared" has a before_train' in failed.stderr
     assert "--without prepared" in failed.stderr
     assert (
         "weighted"

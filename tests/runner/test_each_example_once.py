@@ -168,9 +168,7 @@ def test_each_example_counts_once_without_workers(
 
 @pytest.mark.parametrize("shards", [True, False])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize(
-    ("examples", "world", "size"), [(7, 1, 4), (10, 1, 4), (7, 2, 4), (23, 2, 4), (26, 3, 6)]
-)
+@pytest.mark.parametrize(("examples", "world", "size"), [(7, 1, 4), (7, 2, 4), (26, 3, 6)])
 def test_each_example_of_a_stream_counts_once_with_workers(
     examples: int, world: int, size: int, workers: int, shards: bool
 ) -> None:
@@ -286,7 +284,7 @@ def test_a_stream_of_another_length_than_it_says_is_said(split: str, promised: i
         for value in batch.flatten().tolist()
     )
     assert len(said) == 1
-    assert f"says that it has {promised} examples, and gave 8 in one pass" in said[0]
+    assert f"has {promised} examples, and gave 8 " in said[0]
     if split == "val":
         assert seen == Counter({float(k): 3 for k in range(8)})
 

@@ -202,7 +202,7 @@ def test_a_stream_goes_on_with_its_next_example(
 def test_a_place_among_other_batches_trains_nothing_less(trained: Trained, fork: Fork) -> None:
     parent = trained(*KEEPS, LOADED)
     child = fork(parent, "it00000003", "data.train.loader.batch_size=16")
-    assert "the place in the epoch is example 16: 8 examples are trained again" in messages(child)
+    assert any("example 16: 8 examples" in text for text in messages(child))
     text = "an epoch has 3 iterations: iteration 3 of the parent is 1 here"
     assert any(text in message for message in messages(child, "warn"))
     assert records(child, "end")[-1]["it"] == 9
@@ -223,10 +223,7 @@ def test_a_place_is_counted_in_the_sizes_of_a_batch_sampler(
     """Three batches of 5, 2 and 4, and three of 8."""
     parent = trained(*KEEPS, data, "run.max_epochs=1")
     child = fork(parent, "it00000003", change)
-    assert (
-        f"the place in the epoch is example {place}: {again} examples are trained again"
-        in messages(child)
-    )
+    assert any(f"example {place}: {again} examples" in text for text in messages(child))
 
 
 def test_a_model_of_other_parameters_is_the_users_mistake(trained: Trained, fork: Fork) -> None:
@@ -234,7 +231,7 @@ def test_a_model_of_other_parameters_is_the_users_mistake(trained: Trained, fork
     child = fork(parent, "it00000005", "model.args.width=16", code=2)
     text = reason(child)
     assert "does not fit this pipeline" in text
-    assert '"body.0.weight" in the shape (8, 4), and the model in (16, 4)' in text
+    assert '"body.0.weight" in the shape (8, 4)' in text and "(16, 4)" in text
     assert not records(child, "frame") or not any(
         record["samples"] for record in records(child, "frame")
     )

@@ -28,8 +28,12 @@ MAIN = "tests.runner.test_iteration_forms"
 GAN = TESTS / "support" / "gan.toml"
 ITERATIONS = ("max_epochs = 3", "max_iters = 7")
 RAISES = 'hooks.raises={use="./common_hooks.py:Raises", args={at=3}, on_error="%s"}'
-IN_MODULES = 'hooks.scales={use="./module_hooks.py:halves", points=["forward"], modules=["head"]}'
+IN_MODULES = 'hooks.scales={use="./common_hooks.py:halves", points=["forward"], modules=["head"]}'
 WHEN = 'hooks.told={use="./common_hooks.py:tells", points=["after_forward"], when="loss < 0.9"}'
+
+
+def sees_logits(run: Any, outputs: dict[str, torch.Tensor]) -> None:
+    run.say(f"logits {outputs['logits'].min().item()} to {outputs['logits'].max().item()}")
 
 
 class Sees:
@@ -211,7 +215,12 @@ def test_the_outputs_of_an_iteration_are_gone_when_the_next_one_is_computed(
 
 
 @pytest.mark.parametrize(
-    "override", [WHEN, 'hooks.sees={use="./common_hooks.py:sees_logits", points=["after_forward"]}']
+    "override",
+    [
+        WHEN,
+        'hooks.sees={use="tests.runner.test_iteration_forms:sees_logits",'
+        ' points=["after_forward"]}',
+    ],
 )
 def test_a_task_that_returns_no_loss_later_on_is_told_so(trained: Trained, override: str) -> None:
     run_dir = trained(f'task={{use="{MAIN}:Worsens"}}', override, code=2)
@@ -259,7 +268,7 @@ def test_it_is_one_big_batch(
 def test_a_skipped_batch_counts_for_nothing(trained: Trained) -> None:
     """The first of five batches is left out; the step is that of the other four, as one batch."""
     args = '{call="skip_batch", point="before_train_iter", at=0}'
-    steers = f'hooks.steers={{use="./control_hooks.py:Steers", args={args}, writes=["control"]}}'
+    steers = f'hooks.steers={{use="./common_hooks.py:Steers", args={args}, writes=["control"]}}'
     small = trained(PLAIN, EACH, steers, "run.accumulate=5", "run.max_epochs=1")
     rest = trained(
         PLAIN, EACH, "run.max_epochs=1", "data.train.args={batch_size=32, begin=8, whole=true}"

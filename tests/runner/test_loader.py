@@ -35,12 +35,68 @@ from hookflow.runner.data.loader_parts import BatchSampler
 from hookflow.runner.data.source import Batches, Source, as_source, close
 from hookflow.runner.device.random_state import generator_states, random_state, seed_everything
 from tests.runner.same import assert_same
-from tests.support.data_loaders import Buckets, Images, Numbers, context, dataset, with_sampler
+from tests.support.data_loaders import (
+    Buckets,
+    Every,
+    Images,
+    Numbers,
+    context,
+    dataset,
+    with_sampler,
+)
 from tests.support.data_sources import HERE, source
 
 CPU = torch.device("cpu")
 PADDED = {"use": "./data_loaders.py:padded"}
 BUCKETS = {"batch_size": None, "batch_sampler": "./data_loaders.py:Buckets"}
+
+
+def divides(examples: list[Any]) -> Any:
+    return len(examples) / 0
+
+
+def names(examples: list[Any]) -> Any:
+    return ["a name" for _ in examples]
+
+
+def mean(examples: list[Any]) -> Any:
+    return torch.stack([inputs for inputs, _ in examples]).mean(0)
+
+
+class Fewer(Every):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data) - self.epoch))
+
+
+def beyond(data: Any) -> list[int]:
+    return [0, len(data)]
+
+
+def in_batches(data: Any) -> list[list[int]]:
+    return [[0, 1], [2, 3]]
+
+
+class Shorter(Buckets):
+    """A batch less in each epoch."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1]] * (4 - self.epoch))
+
+
+def numbers_of_batches(data: Any) -> list[Any]:
+    return [[0], 1]
+
+
+def an_empty_batch(data: Any) -> list[list[int]]:
+    return [[0], []]
+
+
+def beyond_in_batches(data: Any) -> list[list[int]]:
+    return [[0], [len(data)]]
+
+
+def single_batches(data: Any) -> list[list[int]]:
+    return [[k] for k in range(9)]
 
 
 def epoch(of: Source, number: int = 0, start: int = 0) -> list[Any]:
@@ -276,7 +332,7 @@ def test_a_stream_names_the_example_too_and_an_error_of_collate_the_examples_of_
         epoch(source(Streamed(), batches=2))
     for data, order in ((Streamed(), {}), (Subset(dataset(), range(8)), {"shuffle": False})):
         with pytest.raises(ZeroDivisionError) as raised:
-            epoch(source(data, batches=2, collate="./data_loaders.py:divides", **order))
+            epoch(source(data, batches=2, collate="tests.runner.test_loader:divides", **order))
         assert raised.value.__notes__ == [
             "raised by collate of [data.train], for the examples 0, 1, 2, 3"
         ]
@@ -310,7 +366,7 @@ def test_a_sampler_says_the_order_is_told_seed_and_epoch_and_may_not_give_less_l
         [[2, 0, 1, 2], [0, 1, 2, 0], [1, 2, 0, 1]],
     ]
     assert len(epoch(of, 1, start=1)) == 2
-    of = source(dataset(), sampler="./data_loaders.py:Fewer")
+    of = source(dataset(), sampler="tests.runner.test_loader:Fewer")
     assert len(epoch(of)) == 6
     with pytest.raises(UserError, match="gave 24 indices in epoch 0, and 23 in epoch 1"):
         epoch(of, 1)
@@ -361,12 +417,12 @@ def test_batches_that_are_added_are_warned_of() -> None:
     ("section", "said", "hint"),
     [
         (
-            {"sampler": "./data_loaders.py:beyond"},
+            {"sampler": "tests.runner.test_loader:beyond"},
             "gave the index 24, and the dataset has 24 examples",
             "from 0 to 23",
         ),
         (
-            {"sampler": "./data_loaders.py:in_batches"},
+            {"sampler": "tests.runner.test_loader:in_batches"},
             "gave a list where an index is needed",
             "one index at a time",
         ),
@@ -386,42 +442,42 @@ def test_batches_that_are_added_are_warned_of() -> None:
             'did you mean "width"?',
         ),
         (
-            {"augment": "./data_loaders.py:mean"},
+            {"augment": "tests.runner.test_loader:mean"},
             "augment is called with a batch and a generator, and",
             "",
         ),
         (
-            {"on_device": True, "collate": "./data_loaders.py:names"},
+            {"on_device": True, "collate": "tests.runner.test_loader:names"},
             "on_device needs tensors with a row for each of",
             "",
         ),
         (
-            {"on_device": True, "collate": "./data_loaders.py:mean"},
+            {"on_device": True, "collate": "tests.runner.test_loader:mean"},
             "collate makes a tensor of shape (4,)",
             "",
         ),
         (
-            BUCKETS | {"batch_sampler": "./data_loaders.py:numbers_of_batches"},
+            BUCKETS | {"batch_sampler": "tests.runner.test_loader:numbers_of_batches"},
             "the batch_sampler gave a int where a list of indices is needed",
             "`sampler` gives indices",
         ),
         (
-            BUCKETS | {"batch_sampler": "./data_loaders.py:an_empty_batch"},
+            BUCKETS | {"batch_sampler": "tests.runner.test_loader:an_empty_batch"},
             "gave an empty batch in epoch 0",
             "",
         ),
         (
-            BUCKETS | {"batch_sampler": "./data_loaders.py:beyond_in_batches"},
+            BUCKETS | {"batch_sampler": "tests.runner.test_loader:beyond_in_batches"},
             "the batch_sampler gave the index 24",
             "to 23",
         ),
         (
-            BUCKETS | {"batch_sampler": "./data_loaders.py:Shorter"},
+            BUCKETS | {"batch_sampler": "tests.runner.test_loader:Shorter"},
             "the batch_sampler gave 4 batches in epoch 0, and 3 in epoch 1",
             "let `batches` be as many as the shortest has",
         ),
         (
-            BUCKETS | {"batch_sampler": "./data_loaders.py:single_batches", "world": 2},
+            BUCKETS | {"batch_sampler": "tests.runner.test_loader:single_batches", "world": 2},
             "the last batch of epoch 0 cannot be sharded across 2 ranks: each needs an example",
             "leave it out: batches = 4",
         ),

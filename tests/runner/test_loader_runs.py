@@ -7,11 +7,12 @@ import multiprocessing
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hookflow.errors import UserError
 from hookflow.runner.checkpoint.manifest import find_damage
@@ -20,6 +21,7 @@ from hookflow.runner.data import workers
 from hookflow.runner.data.workers import WorkerError, call_explaining_worker_errors
 from tests.conftest import NewRun, Train, Trained, messages, reason, records, refusal, strikes
 from tests.runner.same import assert_each_once, assert_same_end, logged
+from tests.support.data_loaders import Rarest, dataset
 from tests.support.kill_hooks import when_killed
 from tests.support.overrides import EVERY_3, over
 from tests.support.processes import Training
@@ -37,13 +39,50 @@ DATA = {
         "Clouds", sampler="./data_loaders.py:Rotates", workers=1
     ),
     "by a batch sampler with a state": over(
-        "Counted", batch_size=None, batch_sampler="./data_loaders.py:RarestBatches"
+        "Counted", batch_size=None, batch_sampler="tests.runner.test_loader_runs:RarestBatches"
     ),
     "on the device": over("Clouds", on_device=True, augment="./data_loaders.py:noisy"),
     "a stream": over("Numbers"),
     "a stream by workers": over("Numbers", workers=2, batches=7),
     "a stream with a place": over("NumbersWithPlace"),
 }
+
+
+class RarestBatches(Rarest):
+    size = 8
+
+
+class OwnLoader:
+    """Shuffles batches by a generator of its own, and keeps its place: the protocol of torchdata,
+    without torchdata.
+    """
+
+    def __init__(self, place: bool = True) -> None:
+        self.data = dataset(40).tensors
+        self.generator = torch.Generator().manual_seed(3)
+        self.order = torch.empty(0, dtype=torch.int64)
+        self.given, self.has_place, self.goes_on = 0, place, False
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.goes_on:
+            self.order = torch.randperm(40, generator=self.generator)
+            self.given = 0
+        self.goes_on = False
+        while self.given < len(self):
+            rows = self.order[8 * self.given : 8 * self.given + 8]
+            self.given += 1
+            yield [part[rows] for part in self.data]
+
+    def state_dict(self) -> dict[str, Any]:
+        place = {"given": self.given, "order": self.order} if self.has_place else {}
+        return {"generator": self.generator.get_state(), **place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"])
+        self.given, self.order, self.goes_on = state["given"], state["order"], True
 
 
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
@@ -65,13 +104,18 @@ def test_a_loader_with_the_protocol_of_torchdata_is_resumed_where_it_was(
     resumes_alike: NewRun, at: int
 ) -> None:
     cut = resumes_alike(
-        'data.train={use="./data_loaders.py:OwnLoader"}', EVERY_3, point="after_backward", at=at
+        'data.train={use="tests.runner.test_loader_runs:OwnLoader"}',
+        EVERY_3,
+        point="after_backward",
+        at=at,
     )
     assert not [text for text in messages(cut) if "again" in text], "nothing is loaded twice"
 
 
 def test_a_loader_whose_state_does_not_say_where_it_is_is_refused(trained: Trained) -> None:
-    run_dir = trained('data.train={use="./data_loaders.py:OwnLoader", args={place=false}}', code=2)
+    run_dir = trained(
+        'data.train={use="tests.runner.test_loader_runs:OwnLoader", args={place=false}}', code=2
+    )
     assert records(run_dir, "end")[-1]["it"] == 1
     assert "is the same after two batches" in reason(run_dir)
 
@@ -274,7 +318,7 @@ def test_mistakes_that_only_the_data_show_are_told_with_their_place(
 
 def test_mistakes_in_the_loaders_of_all_splits_are_told_at_once(trained: Trained) -> None:
     wrong = [over("Clouds", split, collate="./data_loaders.py:WIDTH") for split in ("train", "val")]
-    assert reason(trained(*wrong, code=2)).count("collate must be a function or a class") == 2
+    assert reason(trained(*wrong, code=2)).count("collate must be ") == 2
 
 
 def test_a_stream_without_a_place_says_that_it_loads_again(
@@ -286,13 +330,7 @@ def test_a_stream_without_a_place_says_that_it_loads_again(
             over(name), *strikes(tmp_path / name, signal.SIGTERM, ("after_backward", 3)), code=143
         )
         assert train_here(run_dir, resume=True) == 0
-        assert (
-            any(
-                "examples again to find the place in the stream" in text
-                for text in messages(run_dir)
-            )
-            == says
-        )
+        assert any("to find the place in the stream" in text for text in messages(run_dir)) == says
 
 
 EVERYTHING = [  # beside what the toy pipeline has: clipping, an average, a schedule, accuracy

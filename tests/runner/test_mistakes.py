@@ -19,9 +19,25 @@ from hookflow.runner.process import launch
 from tests.conftest import TESTS, TOY, Trained, hookflow, messages, reason, records
 from tests.support.common_hooks import BadTask
 from tests.support.limits import LIMIT
+from tests.support.own_tasks import StepOnly
 from tests.support.terminal import Terminal
 
 LINE = TOY.read_text().splitlines().index("args = { lr = 0.1, momentum = 0.9 }") + 1
+
+
+class Misspelt(StepOnly):
+    def evalute(self, run: Any, batch: Any) -> dict[str, Any]:
+        raise AssertionError("nobody calls this")
+
+
+class OneArgument:
+    def step(self, batch: Any) -> dict[str, Any]:
+        raise AssertionError("nobody calls this")
+
+
+class HalfAState(StepOnly):
+    def state_dict(self) -> dict[str, Any]:
+        return {}
 
 
 @pytest.fixture
@@ -194,7 +210,7 @@ def test_a_task_that_breaks_its_contract(
         )
         (end,) = records(trained(task, f"run.sanity={sanity}", code=2), "end")
         line = inspect.getsourcelines(getattr(BadTask, method))[1]
-        assert f"common_hooks.py:{line}: the task's {method} has returned" in str(end["reason"])
+        assert f"common_hooks.py:{line}: the task's {method} " in str(end["reason"])
         assert message in str(end["reason"])
         assert end["it"] == it
 
@@ -256,9 +272,18 @@ def test_a_function_or_a_step_alone_is_a_task(trained: Trained) -> None:
         ('optimizer={use="builtins:dict"}', "optimizer must be a torch.optim.optimizer.Optimizer"),
         ('optimizer={use="torch.optim:LBFGS"}', "the step of LBFGS needs a closure"),
         ('task={use="builtins:dict"}', "a task needs a method step(run, batch); dict has none"),
-        (task("Misspelt"), 'has a method evalute; did you mean "evaluate"?'),
-        (task("HalfAState"), "the task HalfAState defines state_dict() and no load_state_dict()"),
-        (task("OneArgument"), "the task's step must take the run and the batch: step(run, batch)"),
+        (
+            'task={use="tests.runner.test_mistakes:Misspelt"}',
+            'has a method evalute; did you mean "evaluate"?',
+        ),
+        (
+            'task={use="tests.runner.test_mistakes:HalfAState"}',
+            "the task HalfAState defines state_dict() and no load_state_dict()",
+        ),
+        (
+            'task={use="tests.runner.test_mistakes:OneArgument"}',
+            "the task's step must take the run and the batch: step(run, batch)",
+        ),
         (
             task("step", ", args={wieght=2.0}"),
             'task takes no argument "wieght"; did you mean "weight"?',

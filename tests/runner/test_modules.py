@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from hookflow.runner.builder.components import RunComponents
 from hookflow.runner.loop.trainer import Trainer
@@ -20,10 +21,59 @@ from tests.support.toy import Net
 SWAP = ("max_epochs = 3", "max_iters = 1")
 
 
+class Notes:
+    """Notes in a file each call at `forward`: who is called, for which module,
+    after how many iterations, where.
+    """
+
+    def __init__(self, file: str, who: str = "probe") -> None:
+        self.file, self.who = Path(file), who
+
+    def forward(self, run: Any, name: str) -> None:
+        self.note(f"{self.who} {name or 'net'} {run.iter} {run.stage}")
+
+    def note(self, line: str) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{line}\n")
+
+
+class Once(Notes):
+    def forward(self, run: Any, name: str) -> None:
+        with run.handle as handle:
+            super().forward(run, name)
+            ids = handle.id, run.handle.id, run.handles["probe"].id
+            assert isinstance(handle, RemovableHandle) and ids[0] == ids[1] != ids[2]
+
+
+class NotesModel(Notes):
+    def after_train_iter(self, run: Any) -> None:
+        held = {name: len(module._forward_hooks) for name, module in run.model.named_modules()}
+        self.note(
+            f"{run.iter}: {' '.join(f'{name}={n}' for name, n in held.items() if n)}".rstrip()
+        )
+
+    forward = None  # type: ignore[assignment]
+
+
+def registers_by_hand(run: Any) -> None:
+    run.model.head.register_forward_hook(lambda *given: run.say(f"{run.iter} by hand"))
+    run.model.head.register_forward_hook(
+        lambda *given: run.say(f"{run.iter} by hand, prepended"), prepend=True
+    )
+
+
+def says(run: Any, text: str) -> None:
+    run.say(f"{run.iter} {text}")
+
+
+def elsewhere(run: Any) -> None:
+    run.handle.remove()
+
+
 def notes(tmp_path: Path, who: str = "probe", use: str = "Notes", **keys: object) -> str:
     written = "".join(f", {key.rstrip('_')}={value}" for key, value in keys.items())
     args = f'{{file="{tmp_path / "notes"}", who="{who}"}}'
-    return f'hooks.{who}={{use="./module_hooks.py:{use}", args={args}{written}}}'
+    return f'hooks.{who}={{use="tests.runner.test_modules:{use}", args={args}{written}}}'
 
 
 def noted(tmp_path: Path) -> list[str]:
@@ -118,7 +168,8 @@ def test_a_checkpoint_is_evaluated_with_those_of_its_stage(
 
 def test_an_idle_one_is_not_registered(trained: Trained, tmp_path: Path) -> None:
     model = (
-        f'hooks.model={{use="./module_hooks.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
+        f'hooks.model={{use="tests.runner.test_modules:NotesModel",'
+        f' args={{file="{tmp_path / "held"}"}}}}'
     )
     more = (
         notes(tmp_path, modules='["head", "body"]', every=3),
@@ -144,10 +195,11 @@ def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: boo
     model = [f'model.use="{Path(__file__)}:Own"'] if own else []
     at = 'points=["forward"], modules=["head"]'
     hooks = [
-        f'hooks.one={{use="./module_hooks.py:says", args={{text="first"}}, every=2, {at}}}',
-        f'hooks.two={{use="./module_hooks.py:says", args={{text="second"}}, {at}}}',
-        f'hooks.three={{use="./module_hooks.py:says", args={{text="third"}}, every=3, {at}}}',
-        'hooks.manual={use="./module_hooks.py:by_hand", points=["before_train"]}',
+        f'hooks.one={{use="tests.runner.test_modules:says", args={{text="first"}}, every=2, {at}}}',
+        f'hooks.two={{use="tests.runner.test_modules:says", args={{text="second"}}, {at}}}',
+        f'hooks.three={{use="tests.runner.test_modules:says", args={{text="third"}}, every=3,'
+        f" {at}}}",
+        'hooks.manual={use="tests.runner.test_modules:registers_by_hand", points=["before_train"]}',
     ]
     run_dir = trained(*model, *hooks, "run.sanity=false", "run.val_every=9", swap=ITERS)
     due = {"first": (0, 2, 4), "second": range(6), "third": (0, 3)}
@@ -164,7 +216,7 @@ def test_the_order_is_the_same_whatever_has_been_idle(trained: Trained, own: boo
 def test_a_resumed_run_fires_as_another_does(resumes_alike: NewRun, trigger: str) -> None:
     """Also between a validation and the next iteration, which one answer of a trigger holds for."""
     where = f'points=["forward"], modules=["head"], stages=["train", "val"], {trigger}'
-    halves = f'hooks.halves={{use="./module_hooks.py:halves", {where}}}'
+    halves = f'hooks.halves={{use="./common_hooks.py:halves", {where}}}'
     resumes_alike(halves, OFTEN, "run.val_every=2", point="after_val", at=2, swap=ITERS)
 
 
@@ -175,7 +227,8 @@ def test_one_that_takes_itself_off_is_called_once_for_each_module(
     trained: Trained, tmp_path: Path
 ) -> None:
     model = (
-        f'hooks.model={{use="./module_hooks.py:NotesModel", args={{file="{tmp_path / "held"}"}}}}'
+        'hooks.model={use="tests.runner.test_modules:NotesModel",'
+        f' args={{file="{tmp_path / "held"}"}}}}'
     )
     once = notes(tmp_path, use="Once", modules='["body.0", "head"]')
     trained(once, notes(tmp_path, "stays", modules='["head"]'), model, "run.max_epochs=1")
@@ -191,7 +244,7 @@ def test_one_that_takes_itself_off_is_called_once_for_each_module(
 def test_a_resumed_run_remembers_removed_hooks(
     trained: Trained, train_here: Train, tmp_path: Path, use: str
 ) -> None:
-    removes = 'hooks.removes={use="./module_hooks.py:Removes", args={hook="probe", at=2}}'
+    removes = 'hooks.removes={use="./common_hooks.py:Removes", args={hook="probe", at=2}}'
     hook = notes(tmp_path, use=use, modules='["body.0", "head"]', from_=1)
     struck = strikes(tmp_path, 15, ("after_train_iter", 3))
     run_dir = trained(hook, *[removes] * (use == "Notes"), OFTEN, *struck, code=143)
@@ -217,7 +270,7 @@ def test_a_run_that_never_began_has_no_hook(
     assert not any(hooks)
 
 
-OUTSIDE = 'hooks.outside={use="./module_hooks.py:elsewhere", points=["%s"]}'
+OUTSIDE = 'hooks.outside={use="tests.runner.test_modules:elsewhere", points=["%s"]}'
 NO_HANDLE = "run.handle is for a hook inside the network, while it is called"
 
 
@@ -225,7 +278,7 @@ NO_HANDLE = "run.handle is for a hook inside the network, while it is called"
     ("override", "message", "hint"),
     [
         (
-            'hooks.removes={use="./module_hooks.py:Removes", args={hook="prob", at=1}}',
+            'hooks.removes={use="./common_hooks.py:Removes", args={hook="prob", at=1}}',
             'there is no hook inside the network "prob"',
             'did you mean "probe"?',
         ),

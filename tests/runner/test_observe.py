@@ -32,6 +32,133 @@ from tests.conftest import TOY
 NOTHING = Slots()
 
 
+def logs(run: Any) -> None:
+    run.log("mine", 1.0)
+
+
+def clips_by_numpy(run: Any) -> None:
+    for parameter in run.model.parameters():
+        array = parameter.grad.numpy()
+        np.clip(array, -0.01, 0.01, out=array)
+
+
+def writes_by_data(run: Any) -> None:
+    next(run.model.parameters()).data.mul_(0.99)
+
+
+def replaces(run: Any) -> None:
+    run.model.head.bias = torch.nn.Parameter(torch.zeros(3))
+
+
+def trains_again(run: Any) -> None:
+    """Take a step of its own, in the middle of everything."""
+    run.model(torch.ones(8, 4)).sum().backward()
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter -= 0.1 * parameter.grad
+
+
+def draws_torch(run: Any) -> None:
+    torch.rand(1)
+
+
+def draws_in_forward(run: Any, output: torch.Tensor) -> None:
+    torch.rand(1)
+
+
+def writes_when_logged(run: Any, name: str) -> None:
+    with torch.no_grad():
+        run.model.head.bias.mul_(1.0)
+
+
+def leaves_a_note(run: Any) -> None:
+    run._note = run.iter
+
+
+def reads_the_note(run: Any) -> None:
+    assert run._note >= 0
+
+
+def looks_at_shapes(run: Any, batch: Any, outputs: Any) -> None:
+    assert [p.shape for p in run.model.parameters()]
+    assert len(batch) == 2
+
+
+def looks_at_the_batch(batch: Any) -> None:
+    assert batch[0].sum() < 1e9
+
+
+def asks_for_its_size(run: Any) -> None:
+    assert run.batch_size
+
+
+def keeps_the_rate(run: Any) -> None:
+    for group in run.optimizer.param_groups:
+        group["lr"] = group["lr"]
+
+
+def asks_for_a_metric(run: Any) -> None:
+    assert run.metric("loss") < 1e9
+
+
+def makes_a_metric(metrics: dict[str, Any]) -> None:
+    metrics["mine"] = 1.0
+
+
+def saves_all(run: Any) -> None:
+    torch.save([run.model, run.optimizer.state_dict()], run.dir / "all.pt")
+
+
+def stops(run: Any) -> None:
+    run.stop("enough")
+
+
+def halves_generator(run: Any) -> None:
+    with torch.no_grad():
+        for parameter in run.models["generator"].parameters():
+            parameter.mul_(0.5)
+    for group in run.optimizers["generator"].param_groups:
+        group["lr"] *= 0.5
+
+
+def decays(run: Any) -> None:
+    for group in run.optimizer.param_groups:
+        group["weight_decay"] = 0.1
+
+
+def forgets_momentum(run: Any) -> None:
+    run.optimizer.state.clear()
+
+
+def scales_the_batch(batch: Any) -> None:
+    batch[0].mul_(1.0)
+
+
+def changes_the_loss(outputs: dict[str, Any]) -> None:
+    outputs["loss"] = outputs["loss"] * 2
+
+
+def adds_to_checkpoint(checkpoint: dict[str, Any]) -> None:
+    checkpoint["extra"] = {"best": 1}
+
+
+def reads_checkpoint(checkpoint: dict[str, Any]) -> None:
+    assert checkpoint["position"]["iter"] >= 0
+
+
+class Teacher:
+    def after_train_iter(self, run: Any) -> None:
+        run.hooks["plateau"].halved = 7
+
+
+def fails(run: Any) -> None:
+    raise RuntimeError("on purpose")
+
+
+def leaves_a_file(run: Any) -> None:
+    Path(run.dir / "mine.txt").write_text("mine")
+
+
 def observed(
     hooks: Mapping[str, Any], file: Path = TOY, data: Mapping[str, Any] | None = None, **run: Any
 ) -> tuple[Plan, ObservationResult]:
@@ -61,7 +188,7 @@ def by_method(seen: Iterable[ObservedBinding]) -> dict[Method, Slots]:
 
 
 TOUCHES = {
-    # name of the function in undeclared_hooks.py: where it stands, and what is seen
+    # name of the function: where it stands, and what is seen
     "clips_by_numpy": ("after_backward", Slots(("grads",), ("grads",))),
     "writes_by_data": ("after_train_iter", Slots(("model",), ("model",))),
     "replaces": ("after_train_epoch", Slots((), ("grads", "model"))),
@@ -89,10 +216,7 @@ TOUCHES = {
 @pytest.fixture(scope="module")
 def all_at_once() -> tuple[Plan, ObservationResult]:
     return observed(
-        {
-            name: {"use": f"./undeclared_hooks.py:{name}", "points": [at]}
-            for name, (at, _) in TOUCHES.items()
-        }
+        {name: {"use": f"{__name__}:{name}", "points": [at]} for name, (at, _) in TOUCHES.items()}
     )
 
 
@@ -111,14 +235,17 @@ def test_what_a_hook_touches_is_seen_and_nothing_else(
 
 def test_hooks_that_fire_within_a_hook_are_seen_on_their_own() -> None:
     hooks = {
-        "outer": {"use": "./undeclared_hooks.py:trains_again", "points": ["before_train_epoch"]},
+        "outer": {
+            "use": "tests.runner.test_observe:trains_again",
+            "points": ["before_train_epoch"],
+        },
         "inner": {
-            "use": "./undeclared_hooks.py:draws_in_forward",
+            "use": "tests.runner.test_observe:draws_in_forward",
             "points": ["forward"],
             "modules": ["head"],
         },
-        "listens": {"use": "./undeclared_hooks.py:writes_when_logged", "points": ["on_log"]},
-        "logs": {"use": "./undeclared_hooks.py:logs", "points": ["after_train_iter"]},
+        "listens": {"use": "tests.runner.test_observe:writes_when_logged", "points": ["on_log"]},
+        "logs": {"use": "tests.runner.test_observe:logs", "points": ["after_train_iter"]},
     }
     result = by_method(observed(hooks)[1].seen)
     assert result["outer", ""] == Slots(("grads", "model"), ("grads", "model", "rng"))
@@ -145,7 +272,7 @@ def test_hooks_that_monitor_a_metric_of_a_set_declare_all_that_they_touch() -> N
 def test_the_state_of_hooks_matters_once_another_touches_it() -> None:
     hooks = {
         "plateau": {"use": "./undeclared_hooks.py:Plateau"},
-        "teacher": {"use": "./undeclared_hooks.py:Teacher"},
+        "teacher": {"use": "tests.runner.test_observe:Teacher"},
         "alone": {"use": "./undeclared_hooks.py:SwappedAverage"},
     }
     plan, result = observed(hooks)
@@ -160,11 +287,15 @@ def test_the_state_of_hooks_matters_once_another_touches_it() -> None:
 def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
     hooks = {
         "draws": {
-            "use": "./undeclared_hooks.py:draws_torch",
+            "use": "tests.runner.test_observe:draws_torch",
             "points": ["after_val"],
             "writes": ["rng", "model"],
         },
-        "logs": {"use": "./undeclared_hooks.py:logs", "points": ["after_test"], "reads": ["grads"]},
+        "logs": {
+            "use": "tests.runner.test_observe:logs",
+            "points": ["after_test"],
+            "reads": ["grads"],
+        },
     }
     plan, result = observed(hooks)
     assert not missing(plan, result.seen)
@@ -176,21 +307,24 @@ def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
 
 def test_several_models_have_slots_of_their_own_and_any_length_is_observed() -> None:
     hooks = {
-        "mine": {"use": "./undeclared_hooks.py:halves_generator", "points": ["after_train_iter"]}
+        "mine": {
+            "use": "tests.runner.test_observe:halves_generator",
+            "points": ["after_train_iter"],
+        }
     }
     _, result = observed(hooks, TOY.with_name("gan.toml"))
     slots = ("lr.generator", "model.generator")
     assert by_method(result.seen)["mine", ""] == Slots(slots, slots)
-    hooks = {"logs": {"use": "./undeclared_hooks.py:logs", "points": ["after_train_iter"]}}
+    hooks = {"logs": {"use": "tests.runner.test_observe:logs", "points": ["after_train_iter"]}}
     assert observed(hooks, accumulate=2)[1].iters == 4
     assert observed(hooks, max_iters=3)[1].iters == 3
 
 
 def test_what_a_hook_raises_ends_nothing_and_stops_are_not_obeyed() -> None:
     hooks = {
-        "fails": {"use": "./undeclared_hooks.py:fails", "points": ["after_train_iter"]},
+        "fails": {"use": "tests.runner.test_observe:fails", "points": ["after_train_iter"]},
         "stops": {
-            "use": "./undeclared_hooks.py:stops",
+            "use": "tests.runner.test_observe:stops",
             "points": ["after_train_iter"],
             "writes": ["control"],
         },
@@ -222,7 +356,9 @@ def test_a_run_that_is_observed_ends_with_the_bits_of_one_that_is_not() -> None:
 
 def test_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    hooks = {"file": {"use": "./undeclared_hooks.py:leaves_a_file", "points": ["after_train_iter"]}}
+    hooks = {
+        "file": {"use": "tests.runner.test_observe:leaves_a_file", "points": ["after_train_iter"]}
+    }
     observed(hooks, dir=str(tmp_path / "runs"))
     assert [*tmp_path.iterdir()] == []
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits as against
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 import hookflow
@@ -21,12 +22,72 @@ from hookflow.pipeline.components import ParamGroup
 from hookflow.runner.model.selectors import param_groups, scale_groups
 from tests.conftest import TESTS, TOY, NewRun, Trained, messages, reason, refusal
 from tests.runner.same import assert_same, curve, final_state
-from tests.support.gan import Discriminator, Generator
+from tests.support.gan import Adversarial, Discriminator, Generator
 from tests.support.golden_files import check_golden
 from tests.support.plain_training import NET, OFF, by_hand, sgd
 from tests.support.toy import Net, Tied
 
 GAN = (TOY.read_text(), (TESTS / "support" / "gan.toml").read_text())
+
+
+def both(run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    made = run.models["generator"](batch[0][:, :2])
+    return {"loss": against(run.models["discriminator"](made), torch.ones(len(made), 1))}
+
+
+class Clumsy(Adversarial):
+    def __init__(self, mistake: str) -> None:
+        self.mistake = mistake
+
+    def step(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+        match self.mistake:
+            case "name":
+                run.step("genrator")
+            case "one":
+                run.optimizer.step()
+            case "should_stop" | "model":
+                setattr(run, self.mistake, True)
+            case "by itself":
+                for optimizer in run.optimizers.values():
+                    optimizer.step()
+                return {}
+        return super().step(run, batch)
+
+
+class NoEvaluation:
+    steps_itself = True
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        raise AssertionError("nobody calls this")
+
+
+class Steps:
+    def after_train_iter(self, run: Any) -> None:
+        run.step("generator")
+
+
+class Norms:
+    def before_optimizer_step(self, run: Any) -> None:
+        whose = [name for name in run.models if run.model_being_updated(name) is not None]
+        norms = {name: _norm(model) for name, model in run.models.items()}
+        run.say(
+            f"{run.iter} {' '.join(whose)} {' '.join(name for name, norm in norms.items() if norm)}"
+        )
+
+
+def _norm(model: nn.Module) -> float:
+    return sum(float(p.grad.norm()) for p in model.parameters() if p.grad is not None)
+
+
+class Looks(Adversarial):
+    def step(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+        before = self.judged(run, batch[0], 1.0)
+        run.backward(before, "discriminator")
+        run.step("discriminator")
+        after = self.judged(run, batch[0], 1.0)
+        # Later the steps are too small for bf16.
+        assert run.iter or not torch.equal(before, after), "the old weights"
+        return {}
 
 
 @pytest.fixture
@@ -57,12 +118,16 @@ def test_a_step_is_seen_by_the_next_forward_pass(gan: Trained, precision: str) -
     """What autocast keeps of the weights in half precision must not outlive a step."""
     linear = 'model.discriminator={use="torch.nn:Linear", args={in_features=4, out_features=1}}'
     more = f"run.precision='{precision}'", "run.device='cpu'", "optimizer.discriminator.args.lr=1.0"
-    gan('task={use="./gan.py:Looks"}', linear, *more)
+    gan('task={use="tests.runner.test_optimizers:Looks"}', linear, *more)
 
 
 def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(gan: Trained) -> None:
     said = messages(
-        gan('hooks.norms={use="./gan.py:Norms"}', "run.max_epochs=1", "hooks.clip.enabled=false")
+        gan(
+            'hooks.norms={use="tests.runner.test_optimizers:Norms"}',
+            "run.max_epochs=1",
+            "hooks.clip.enabled=false",
+        )
     )
     assert said[:4] == [
         "0 discriminator discriminator",
@@ -87,21 +152,24 @@ def test_the_trace(gan: Trained, tmp_path: Path) -> None:
     ("override", "said"),
     [
         (
-            'task={use="./gan.py:Clumsy", args={mistake="name"}}',
+            'task={use="tests.runner.test_optimizers:Clumsy", args={mistake="name"}}',
             'no optimizer "genrator"; did you mean "generator"?',
         ),
         (
-            'task={use="./gan.py:Clumsy", args={mistake="one"}}',
+            'task={use="tests.runner.test_optimizers:Clumsy", args={mistake="one"}}',
             "several optimizers, and run.optimizer means one",
         ),
         (
-            'task={use="./gan.py:Clumsy", args={mistake="should_stop"}}',
+            'task={use="tests.runner.test_optimizers:Clumsy", args={mistake="should_stop"}}',
             "run.should_stop cannot be set",
         ),
-        ('task={use="./gan.py:Clumsy", args={mistake="model"}}', "run.model cannot be set"),
-        ('task={use="./gan.py:NoEvaluation"}', "defines no evaluate"),
         (
-            'hooks.steps={use="./gan.py:Steps"}',
+            'task={use="tests.runner.test_optimizers:Clumsy", args={mistake="model"}}',
+            "run.model cannot be set",
+        ),
+        ('task={use="tests.runner.test_optimizers:NoEvaluation"}', "defines no evaluate"),
+        (
+            'hooks.steps={use="tests.runner.test_optimizers:Steps"}',
             "run.step is for the step of a task that steps its optimizers itself",
         ),
         (
@@ -124,8 +192,10 @@ def test_mistakes(gan: Trained, override: str, said: str) -> None:
 
 
 def test_a_task_that_steps_without_the_run_is_a_warning(gan: Trained) -> None:
-    lines = messages(gan('task={use="./gan.py:Clumsy", args={mistake="by itself"}}'), "warn")
-    assert sum("the task has not called run.step so far" in line for line in lines) == 1
+    lines = messages(
+        gan('task={use="tests.runner.test_optimizers:Clumsy", args={mistake="by itself"}}'), "warn"
+    )
+    assert sum("not called run.step" in line for line in lines) == 1
     assert not any("run.step" in line for line in messages(gan(), "warn"))
 
 
@@ -176,7 +246,7 @@ def test_one_optimizer_of_several_models_steps_them_together(trained: Trained) -
     data = rest[rest.index("[data.train]") : rest.index("[hooks.clip]")]
     one = (
         '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.01 }\n[task]\nuse ='
-        ' "./gan.py:both"\n'
+        ' "tests.runner.test_optimizers:both"\n'
     )
     clip = '[hooks.clip]\nuse = "grad_clip"\nargs = { max_norm = 0.5 }\n'
     assert "grad_norm" in {

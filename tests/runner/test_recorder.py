@@ -35,6 +35,60 @@ from tests.runner.same import curve
 from tests.support.limits import LIMIT
 
 
+class LogsAt:
+    """Logs the iterations done at points inside iterations and outside of them."""
+
+    def before_train_epoch(self, run: Any) -> None:
+        run.log("epoch", run.iter)
+
+    def before_train_iter(self, run: Any) -> None:
+        run.log("fetched", run.iter)
+
+    def after_backward(self, run: Any) -> None:
+        run.log("backward", run.iter)
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log("done", run.iter)
+
+    def after_val_iter(self, run: Any) -> None:
+        run.log("val", run.iter)
+
+
+WRONG = {
+    "image": torch.zeros(2, 3, 4, 5),
+    "text": 3,
+    "histogram": "abc",
+    "figure": torch.zeros(3, 3),
+}
+
+
+def logs_wrongly(run: Any, what: str) -> None:
+    getattr(run, f"log_{what}")("sample", WRONG[what])
+
+
+class Floods:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def before_train(self, run: Any) -> None:
+        for _ in range(self.count):
+            run.log_image("many", torch.zeros(2, 2))
+
+
+class LogsAlone:
+    """Logs a number on the first rank, and on no other."""
+
+    ranks = "zero"
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log("alone", float(run.iter))
+
+
+class Says:
+    def on_log(self, run: Any, name: str, value: Any) -> None:
+        run.say(f"{name} {float(value)}")
+
+
 @pytest.fixture
 def run_dir(tmp_path: Path) -> RunDir:
     return RunDir.create(tmp_path, "toy")
@@ -312,9 +366,7 @@ def test_a_log_that_was_removed_is_begun_anew_and_says_so(
     recorder.flush()
     first, said, *others = read(run_dir)
     assert (first["k"], first["pipeline"]) == ("run", "toy")
-    assert (
-        said["text"] == "the event log was removed while the run went on: what stood in it is lost"
-    )
+    assert str(said["text"]).startswith("the event log was removed")
     assert [record["k"] for record in others] == ["metrics", "end"]
     assert [record["k"] for record in live.read()] == [
         "run",
@@ -392,7 +444,7 @@ def test_one_of_each_is_recorded_as_it_was_by_a_thread_that_may_read_the_device_
 def test_a_number_is_of_the_iteration_under_way_until_that_is_done(
     trained: Trained, form: str
 ) -> None:
-    run = trained('hooks.at={use="./logging_hooks.py:LogsAt"}', SHORT, form)
+    run = trained('hooks.at={use="tests.runner.test_recorder:LogsAt"}', SHORT, form)
     logged = [(name, it - done) for (it, _, name), done in curve(run).items() if name in LATER]
     assert {name: {late for other, late in logged if other == name} for name in LATER} == LATER
 
@@ -417,7 +469,7 @@ def test_what_there_is_no_room_for_is_dropped_and_told(
     monkeypatch.setattr(media, "MAX_QUEUED_ITEMS", 4)
     monkeypatch.setattr(media, "read_pixels", slow)
     monkeypatch.setattr(media.MediaRecorder, "close", closed)
-    run = trained('hooks.floods={use="./logging_hooks.py:Floods", args={count=50}}', SHORT)
+    run = trained('hooks.floods={use="tests.runner.test_recorder:Floods", args={count=50}}', SHORT)
     written = len(records(run, "image"))
     assert written == 4 == len(list((run.path / "images/many").iterdir())), (
         "each has a file of its own"
@@ -452,7 +504,7 @@ def test_what_is_no_image_is_refused_where_it_is_logged(
     what: str, message: str, trained: Trained
 ) -> None:
     wrong = (
-        f'hooks.wrong={{use="./logging_hooks.py:logs_wrongly", args={{what="{what}"}},'
+        f'hooks.wrong={{use="tests.runner.test_recorder:logs_wrongly", args={{what="{what}"}},'
         ' points=["after_train_iter"]}'
     )
     run = trained(wrong, SHORT, code=1)
@@ -606,8 +658,8 @@ def test_a_stop_asked_for_there_is_granted_after_the_iteration(trained: Trained)
 
 def test_a_rank_that_logs_alone_waits_for_no_other(new_run: NewRun) -> None:
     """A condition there looks at its own numbers: asking the others would hang."""
-    alone = 'hooks.alone={use="tests.support.logging_hooks:LogsAlone"}'
-    says = 'hooks.says={use="tests.support.logging_hooks:Says", when="alone > 4"}'
+    alone = 'hooks.alone={use="tests.runner.test_recorder:LogsAlone"}'
+    says = 'hooks.says={use="tests.runner.test_recorder:Says", when="alone > 4"}'
     off = [f"hooks.{name}.enabled=false" for name in ("log", "ema", "clip")]
     run_dir = new_run(alone, says, *off, "run.max_epochs=1", pipeline=CLOUDS)
     assert carry_out(run_dir, 2) == [0, 0]

@@ -49,6 +49,72 @@ from tests.runner.same import assert_same, assert_same_end
 from tests.support import runner_snapshots
 from tests.support.overrides import EVERY_3
 from tests.support.processes import Training
+from tests.support.runner_snapshots import TRAINERS, photograph, registered_states
+
+
+class Photographs:
+    def __init__(self, file: str, at: int) -> None:
+        self.file, self.at = Path(file), at
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == self.at:
+            trainer = TRAINERS[-1]
+            shown = {"trainer": photograph(trainer), "registry": registered_states(trainer)}
+            self.file.write_text(json.dumps(shown, indent=1))
+
+
+class FailsInOneIteration:
+    """Raises in one iteration, and would note every later one."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.called: list[int] = []
+
+    def after_train_iter(self, run: Any) -> None:
+        self.called.append(run.iter)
+        if run.iter == self.at:
+            raise ValueError("as told")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"called": list(self.called)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.called = state["called"]
+
+
+class Curriculum:
+    def __init__(self) -> None:
+        self.harder, self.fetched = 0, torch.zeros(40)
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.harder += 1
+        return torch.ones(4) * index, index % 3
+
+
+def halves_once(run: Any, output: Any) -> Any:
+    run.handle.remove()
+    return output / 2
+
+
+def unfreezes(run: Any) -> None:
+    """Freezes a layer, for the first epoch."""
+    run.model.body[0].requires_grad_(run.epoch > 0)
+
+
+class Forgets:
+    """Counts its calls, and holds what is the run's."""
+
+    seen = total = 0
+
+    def before_run(self, run: Any) -> None:
+        self.run, self.model, self.weights = run, run.model, list(run.model.parameters())
+
+    def after_train_epoch(self) -> None:
+        self.seen += 1
+        type(self).total += 1
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(trained: Trained, train_here: Train) -> None:
@@ -198,7 +264,7 @@ def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(
 @pytest.mark.parametrize(
     "hook",
     [
-        'use="./common_hooks.py:unfreezes", points=["before_train_epoch"]',
+        'use="tests.runner.test_resume:unfreezes", points=["before_train_epoch"]',
         'use="freeze", args={params=["head.*"], end="1ep"}',  # no norm is among them
     ],
 )
@@ -244,11 +310,15 @@ def test_data_and_a_hook_that_change_and_save_nothing_are_named(trained: Trained
     """
     model = 'model.use="./toy.py:Forgets"'
     data = (
-        'data.train={use="./toy.py:Curriculum", loader={batch_size=8,'
+        'data.train={use="tests.runner.test_resume:Curriculum", loader={batch_size=8,'
         ' sampler="./data_loaders.py:Forgets"}}'
     )
     run_dir = trained(
-        model, data, 'hooks.forgets={use="./common_hooks.py:Forgets"}', EVERY_3, "run.max_epochs=1"
+        model,
+        data,
+        'hooks.forgets={use="tests.runner.test_resume:Forgets"}',
+        EVERY_3,
+        "run.max_epochs=1",
     )
     lost = [
         text.partition(" while it trains")[0]
@@ -270,7 +340,7 @@ def test_a_task_that_has_a_state_only_now_is_reported(
     )
     run_dir.pipeline.write_text(text)
     assert train_here(run_dir, resume=True) == 0
-    assert "the checkpoint has no state of the task: the task starts anew" in messages(run_dir)
+    assert any("no state of the task" in text for text in messages(run_dir))
 
 
 @pytest.mark.parametrize(
@@ -503,8 +573,11 @@ THIRD = (
     "hooks.early_stop.enabled=false",
     "hooks.checkpoint.args={}",
 )
-SKIPS = 'hooks.skips={use="./control_hooks.py:Skips", args={at=6}}'
-FAILS = 'hooks.fails={use="./runner_snapshots.py:FailsOnce", args={at=3}, on_error="disable"}'
+SKIPS = 'hooks.skips={use="./common_hooks.py:Skips", args={at=6}}'
+FAILS = (
+    'hooks.fails={use="tests.runner.test_resume:FailsInOneIteration", args={at=3},'
+    ' on_error="disable"}'
+)
 TRIGGERS = (
     (
         'hooks.some={use="./common_hooks.py:slow", points=["after_train_iter"], every=4, when="loss'
@@ -515,18 +588,18 @@ TRIGGERS = (
         ' every="20%"}'
     ),
     'hooks.vals={use="./common_hooks.py:slow", points=["after_val"], every=2}',
-    'hooks.logs={use="./undeclared_hooks.py:logs", points=["after_train_iter"], every=6}',
+    'hooks.logs={use="./common_hooks.py:logs_iter", points=["after_train_iter"], every=6}',
     'hooks.seen={use="./common_hooks.py:slow", points=["after_train_iter"], when="mine > 2"}',
 )
 
 INSIDE = (
-    'hooks.probes={use="./module_hooks.py:halves", points=["forward"], modules=["head"], every=2}',
+    'hooks.probes={use="./common_hooks.py:halves", points=["forward"], modules=["head"], every=2}',
     (
-        'hooks.once={use="./module_hooks.py:halves_once", points=["forward"],'
+        'hooks.once={use="tests.runner.test_resume:halves_once", points=["forward"],'
         ' modules=["type:Linear"], from=2}'
     ),
     (
-        'hooks.halves={use="./module_hooks.py:halves", points=["forward"], modules=["body.0"],'
+        'hooks.halves={use="./common_hooks.py:halves", points=["forward"], modules=["body.0"],'
         ' stages=["train", "val"]}'
     ),
 )
@@ -537,7 +610,7 @@ THROTTLED = (
         ' over_budget="throttle"}'
     ),
     (
-        'hooks.thinned={use="./module_hooks.py:halves", points=["forward"], modules=["head"],'
+        'hooks.thinned={use="./common_hooks.py:halves", points=["forward"], modules=["head"],'
         ' every=2, budget="1%", over_budget="throttle"}'
     ),
 )
@@ -577,9 +650,7 @@ def test_everything_mutable_is_in_the_checkpoint(
 
     def photographed(file: str, at: int) -> RunDir:
         args = f'{{file="{tmp_path / file}", at=9}}'
-        takes = (
-            f'hooks.photographs={{use="tests.support.runner_snapshots:Photographs", args={args}}}'
-        )
+        takes = f'hooks.photographs={{use="tests.runner.test_resume:Photographs", args={args}}}'
         return new_run(
             *SETUPS[name], takes, *strikes(tmp_path, 15, ("after_forward", at)), swap=swap
         )
@@ -621,9 +692,7 @@ def test_hooks_that_were_switched_off_or_removed_stay_so(
         OFTEN, INSIDE[1], FAILS, *strikes(tmp_path, 15, ("after_forward", 6)), code=143
     )
     assert train_here(run_dir, resume=True) == 0
-    assert 'the hook "once" remains removed from its modules, as before the resume' in messages(
-        run_dir
-    )
+    assert any('"once" remains removed' in text for text in messages(run_dir))
     assert len(records(run_dir, "error")) == 1
     assert any('the hook "fails" stays switched off' in text for text in messages(run_dir))
 

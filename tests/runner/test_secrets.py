@@ -3,15 +3,24 @@ the reference stands in its place.
 """
 
 import json
+import logging
+import os
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from email.message import Message
 from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
 
 import pytest
+import torch
 
 from hookflow.api.pipeline import load as load_pipeline
-from hookflow.errors import UserError
+from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
@@ -19,21 +28,119 @@ from hookflow.runner.builder.build import build
 from hookflow.runner.process.launch import prepare, start
 from hookflow.text import mask, masked, remove_masks
 from tests.conftest import TOY, NewRun, Train, hookflow_here, records
+from tests.support.own_writers import Notes
 
 TOKEN, ODD, PIN = "hunter2-correct-horse", "a 'b'/c&d\\", "271828182845904523"
 HOLDS = """
 [hooks.holds]
-use = "./secret_hooks.py:Holds"
+use = "tests.runner.test_secrets:Holds"
 [hooks.holds.args]
 token = "${env:HOOKFLOW_TOKEN}"
 headers = { auth = "Bearer ${hooks.holds.args.token}" }
 parts = ["${env:HOOKFLOW_TOKEN}-1", "$${env:LITERAL}"]
 pin = "${env:HOOKFLOW_PIN:-0}"
 [writers.knows]
-use = "./secret_hooks.py:Knows"
+use = "tests.runner.test_secrets:Knows"
 args = { file = "NOTES", token = "${hooks.holds.args.token}" }
 """
 WRITERS = ("writers.csv={use='csv'}", "writers.tensorboard={use='tensorboard'}")
+
+
+class Holds:
+    """Logs whether its arguments are what the environment gives."""
+
+    def __init__(
+        self,
+        token: str,
+        headers: Mapping[str, str] | None = None,
+        parts: Sequence[Any] = (),
+        pin: int = 0,
+    ) -> None:
+        self.given = token, (headers or {}).get("auth", ""), pin, *parts
+
+    def before_run(self, run: Any) -> None:
+        token = os.environ["HOOKFLOW_TOKEN"]
+        assert self.given == (
+            token,
+            f"Bearer {token}",
+            271828182845904523,
+            f"{token}-1",
+            "${env:LITERAL}",
+        ), "not as it was meant"
+        run.say("it is what it should be")
+
+
+class Knows(Notes):
+    """Notes everything that it is given of the run, but its own token."""
+
+    def __init__(self, file: str, token: str) -> None:
+        assert token == os.environ["HOOKFLOW_TOKEN"]
+        super().__init__(file)
+
+    def write_config(self, config: Any) -> None:
+        self.note("config", config)
+
+
+class Leaks:
+    """Lets its token into texts, in one of several ways, and raises in the end."""
+
+    def __init__(self, token: str, how: str) -> None:
+        self.token, self.how = token, how
+
+    def before_train_iter(self, run: Any) -> None:
+        if self.how == "url":
+            raise HTTPError(
+                f"https://example.com/push?token={quote(self.token)}",
+                401,
+                self.token,
+                Message(),
+                None,
+            )
+        if self.how == "key":
+            raise KeyError(self.token)
+        if self.how == "cause":
+            try:
+                raise ValueError(f"wrong: {self.token!r}")
+            except ValueError as error:
+                raise RuntimeError("refused") from error
+        if self.how == "mistake":
+            raise UserError(Problem(f"{self.token} is not accepted", hint=f"not {self.token}"))
+        if self.how == "thread":
+            thread = Thread(target=lambda: {}[self.token])
+            thread.start()
+            thread.join()
+        print("with", self.token, f"key={self.token};", flush=True)
+        warnings.warn(f"{self.token} is old", stacklevel=1)
+        logging.getLogger("secretive").warning("%s is old", self.token)
+        run.say(f"has {self.token}")
+        run.log_text("sample", f"from {self.token}")
+        sys.exit(f"{self.token} is too old")
+
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        if args["how"] == "check":
+            raise ValueError(f"refused: {args}")
+
+
+class Names:
+    """Names everything that it logs after its token."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log(f"{self.token}/number", 0.5)
+        if run.iter == 2:
+            run.log_image(f"{self.token}/image", torch.zeros(2, 2, 3))
+            run.log_histogram(f"{self.token}/histogram", torch.arange(3.0))
+            run.log_text(f"{self.token}/text", "plain")
+
+    def after_val_epoch(self, metrics: Any) -> None:
+        metrics[f"{self.token}/metric"] = 0.25
+
+    def before_train_epoch(self, run: Any) -> None:
+        if run.epoch:
+            run.say(f"has its metric: {run.metrics[f'{self.token}/metric'] == 0.25}")
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +205,7 @@ def test_no_file_of_a_run_has_a_secret_in_a_name(new_run: NewRun, train_here: Tr
     and a resumed run finds its metrics by their names.
     """
     names = (
-        f"hooks.names={{use='{TOY.parent}/secret_hooks.py:Names',"
-        " args={token='${env:HOOKFLOW_TOKEN}'}}"
+        "hooks.names={use='tests.runner.test_secrets:Names', args={token='${env:HOOKFLOW_TOKEN}'}}"
     )
     run_dir = new_run(names, *WRITERS, "run.max_epochs=2", "hooks.checkpoint.args.keep='all'")
     assert train_here(run_dir) == 0, records(run_dir, "error")
@@ -144,13 +250,17 @@ def test_no_file_of_a_run_has_a_secret_in_a_name(new_run: NewRun, train_here: Tr
         ),
         (["task.use=hookflow.zoo.tasks:${env:HOOKFLOW_NAMED}"], False),
         (
-            ["hooks.holds={use='./secret_hooks.py:Holds', args={token='${env:HOOKFLOW_NAMED}'}}"],
+            [
+                "hooks.holds={use='tests.runner.test_secrets:Holds',"
+                " args={token='${env:HOOKFLOW_NAMED}'}}"
+            ],
             True,
         ),
         (
             [
                 "hooks.checkpoint.args.monitor=${env:HOOKFLOW_NAMED}",
-                "hooks.holds={use='./secret_hooks.py:Holds', args={token='${env:HOOKFLOW_NAMED}'}}",
+                "hooks.holds={use='tests.runner.test_secrets:Holds',"
+                " args={token='${env:HOOKFLOW_NAMED}'}}",
             ],
             True,
         ),
@@ -225,7 +335,7 @@ def test_no_command_shows_a_secret(
 
 def leaking(how: str) -> str:
     args = f"{{token='${{env:HOOKFLOW_TOKEN}}', how='{how}'}}"
-    return f"hooks.leaks={{use='{TOY.parent}/secret_hooks.py:Leaks', args={args}}}"
+    return f"hooks.leaks={{use='tests.runner.test_secrets:Leaks', args={args}}}"
 
 
 @pytest.mark.parametrize(
@@ -306,12 +416,10 @@ def test_without_the_variable_a_run_is_not_resumed(
     monkeypatch.delenv("HOOKFLOW_TOKEN")
     for arguments in ((str(run_dir.path),), (str(run_dir.path), "--set", "run.max_epochs=2")):
         ended = hookflow_here("run", "--resume", *arguments, cwd=tmp_path, code=2)
-        assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in ended.stderr
+        assert '"HOOKFLOW_TOKEN" is not set' in ended.stderr
     assert not run_dir.events.exists(), "nothing was begun"
     assert train_here(run_dir, resume=True) == 2
-    assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in str(
-        records(run_dir, "refused")[-1]["reason"]
-    )
+    assert '"HOOKFLOW_TOKEN" is not set' in str(records(run_dir, "refused")[-1]["reason"])
 
 
 def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(

@@ -369,10 +369,7 @@ def test_they_are_evaluated_loaded_and_forked(trained: Trained, train_here: Trai
     assert Path(listed["path"]).name == best.path.name and not listed["damage"]
     fork = make_fork(str(best.path), None, PipelineChanges(("run.max_epochs=5",)))
     assert train_here(fork) == 0, reason(fork)
-    assert any(
-        'has no state of the optimizer "optimizer": it starts without one' in text
-        for text in messages(fork)
-    )
+    assert any('no state of the optimizer "optimizer"' in text for text in messages(fork))
     assert records(fork, "end")[-1]["ep"] == 5
 
 
@@ -381,16 +378,14 @@ def test_no_run_resumes_from_them_which_are_for_the_best(
 ) -> None:
     run_dir = trained(WEIGHTS, commander(tmp_path / "mark", (9, "rewind best-loss")))
     ((_, _, ok, note),) = answers(run_dir)
-    assert not ok and "has no state of the optimizers, so a run cannot go back to it" in note
+    assert not ok and "no state of the optimizers" in note
     best = CheckpointStore(run_dir.checkpoints).names()["best-loss"]
-    assert "is a checkpoint, and a resumed run goes on from its newest whole one" in refused(
-        "run", "--resume", best
-    )
+    assert "is a checkpoint" in refused("run", "--resume", best)
     shutil.copy(Path(__file__).parents[1] / "support" / "toy.toml", tmp_path / "toy.toml")
     text = refused(
         "check", tmp_path / "toy.toml", "--set", "hooks.checkpoint.args={weights_only=true}"
     )
-    assert "weights_only is for the best: it needs monitor" in text
+    assert "it needs monitor" in text
 
 
 def test_a_run_that_saves_them_is_resumed_to_the_bit(

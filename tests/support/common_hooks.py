@@ -1,5 +1,5 @@
-"""Hooks that the tests put into pipelines: to see what fires,
-and to raise where they are told to.
+"""Hooks that the tests put into pipelines: to see what fires, to raise where they are told to,
+to change the course of a training, and to command it as a user does.
 """
 
 import os
@@ -12,8 +12,11 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.commands import send
+from hookflow.events.rundir import RunDir
 from hookflow.graph import points
 from hookflow.zoo.tasks import Classification
+from tests.support.limits import LIMIT
 
 POINTS = [point for point in points.DEFAULT_POINTS if point.kind not in ("global", "state", "comm")]
 """All but those that PyTorch comes to whoever computes, or over several ranks alone:
@@ -145,13 +148,6 @@ KINDS: dict[str, Any] = {
 }
 
 
-class CannotBeMade:
-    def __init__(self, kind: str) -> None:
-        raise KINDS[kind]("as told")
-
-    def after_val(self) -> None: ...
-
-
 @at_every_point
 class Fails:
     """Raises at one place: a point, a half of an `around_X`, or a method of its state."""
@@ -181,14 +177,6 @@ class Fails:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.visit("load_state_dict")
-
-
-class Yields:
-    def __init__(self, times: int) -> None:
-        self.times = times
-
-    def around_val(self) -> Iterator[None]:
-        yield from [None] * self.times
 
 
 class BadTask:
@@ -235,34 +223,6 @@ class Asks:
             run.save_checkpoint(self.by)
 
 
-class Sees:
-    def after_train_iter(self, run: Any, outputs: dict[str, torch.Tensor]) -> None:
-        run.say(f"{run.stage}: logits {outputs['logits'].dtype}, loss {outputs['loss'].dtype}")
-
-    after_val_iter = after_train_iter
-
-
-class SeesLayout:
-    def after_train_iter(self, run: Any, batch: Any) -> None:
-        tensors = batch[0], next(run.model.parameters())
-        told = [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors]
-        run.say(f"batch {told[0]}, weights {told[1]}")
-
-
-def logs(run: Any) -> None:
-    run.log("weights", torch.ones(3))
-
-
-class Batches(Writes):
-    """Writes down each batch of training and validation by the numbers in it."""
-
-    def before_train_iter(self, batch: Any) -> None:
-        self.write(f"train {batch[0].tolist()}")
-
-    def before_val_iter(self, batch: Any) -> None:
-        self.write(f"val {batch[0].tolist()}")
-
-
 class Everywhere:
     def mine(self) -> None: ...
 
@@ -287,16 +247,6 @@ class Densifies:
         run.fire("after_grow")
 
 
-class Grows:
-    def around_grow(self, run: Any) -> Iterator[None]:
-        run.say("grow: in")
-        yield
-        run.say("grow: out")
-
-    def after_densify(self, count: int, run: Any) -> None:
-        run.say(f"densified {count} at {run.iter}")
-
-
 class Probes(Writes):
     """Notes in a file at which modules it fires, and in which iteration."""
 
@@ -313,24 +263,12 @@ for _name in ("forward_pre", "forward", "full_backward_pre", "full_backward"):
     setattr(Probes, _name, _notes(_name))
 
 
-def sees_logits(run: Any, outputs: dict[str, torch.Tensor]) -> None:
-    run.say(f"logits {outputs['logits'].min().item()} to {outputs['logits'].max().item()}")
-
-
 def logs_iter(run: Any) -> None:
     run.log("train/iter", run.iter)
 
 
 def tells(run: Any) -> None:
     run.say("told")
-
-
-def reads_accuracy(run: Any) -> float:
-    return run.metrics["acuracy"]  # type: ignore[no-any-return]
-
-
-def measures(metrics: dict[str, Any], value: Any) -> None:
-    metrics["mine"] = value
 
 
 class WaitsFor(Writes):
@@ -343,19 +281,70 @@ def slow(run: Any) -> None:
     time.sleep(0.02)
 
 
-def unfreezes(run: Any) -> None:
-    """Freezes a layer, for the first epoch."""
-    run.model.body[0].requires_grad_(run.epoch > 0)
+@at_every_point
+class Steers:
+    def __init__(self, call: str, point: str, at: int = 1) -> None:
+        self.call, self.point, self.at = call, point, at
+
+    def visit(self, point: str, run: Any) -> None:
+        if point == self.point and run.iter == self.at:
+            getattr(run, self.call)(*["as told"] * self.call.startswith("stop"))
 
 
-class Forgets:
-    """Counts its calls, and holds what is the run's."""
+class Skips:
+    """Skips the step of one iteration, or of all."""
 
-    seen = total = 0
+    writes = ("control",)
 
-    def before_run(self, run: Any) -> None:
-        self.run, self.model, self.weights = run, run.model, list(run.model.parameters())
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
 
-    def after_train_epoch(self) -> None:
-        self.seen += 1
-        type(self).total += 1
+    def after_backward(self, run: Any) -> None:
+        if self.at in (None, run.iter):
+            run.skip_step()
+
+
+class Removes:
+    def __init__(self, hook: str, at: int) -> None:
+        self.hook, self.at = hook, at
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == self.at:
+            run.handles[self.hook].remove()
+
+
+def halves(output: Any) -> Any:
+    return output / 2
+
+
+class Commander:
+    """Sends commands after these iterations, each once in a run, and waits until the run has
+    received them.
+
+    A command is its words in one string, and is sent in an attempt that `mark` has not seen it in.
+    Several at one iteration are sent in their order. It fires on all ranks, so that they agree
+    right after it, and rank 0 sends.
+    """
+
+    writes = ("control",)
+    phase = "last"
+
+    def __init__(self, script: list[tuple[int, str]], mark: str) -> None:
+        self.script, self.mark = script, Path(mark)
+
+    def after_train_iter(self, run: Any) -> None:
+        due = [
+            (k, text)
+            for k, (it, text) in enumerate(self.script)
+            if it == run.iter and run.rank == 0
+        ]
+        signals, until = run._log._on_command.__self__, time.monotonic() + LIMIT
+        for k, text in due:
+            mark = self.mark.with_name(f"{self.mark.name}.{k}")
+            if not mark.exists():
+                mark.touch()
+                name, *args = text.split(" ")
+                id_ = send(RunDir(run.dir), name, *args)
+                while all(command["id"] != id_ for command in signals.commands):
+                    assert time.monotonic() < until, f"{text} was not received"
+                    time.sleep(0.005)

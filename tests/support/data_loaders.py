@@ -217,30 +217,6 @@ class Rarest(Forgets):
         self.power = state["power"]
 
 
-class Unreadable(Rarest):
-    def state_dict(self) -> dict[str, Any]:
-        return {"kinds": frozenset("ab")}
-
-
-class RarestBatches(Rarest):
-    size = 8
-
-
-class Cyclic:
-    """Garbage that only a collection frees; it notes by which process."""
-
-    def __init__(self, file: str) -> None:
-        self.file, self.me = file, self
-
-    def __del__(self) -> None:
-        with Path(self.file).open("a") as file:
-            print(os.getpid(), file=file)
-
-
-def litters(file: str) -> None:
-    Cyclic(file)
-
-
 class Collects(Clouds):
     """Collects garbage for each example."""
 
@@ -347,24 +323,12 @@ def padded(examples: list[Any], width: int = WIDTH) -> Any:
     return {"inputs": inputs, "target": torch.tensor([int(target) for _, target in examples])}
 
 
-def divides(examples: list[Any]) -> Any:
-    return len(examples) / 0
-
-
 class Padded:
     def __init__(self, width: int) -> None:
         self.width = width
 
     def __call__(self, examples: list[Any]) -> Any:
         return padded(examples, self.width)
-
-
-def names(examples: list[Any]) -> Any:
-    return ["a name" for _ in examples]
-
-
-def mean(examples: list[Any]) -> Any:
-    return torch.stack([inputs for inputs, _ in examples]).mean(0)
 
 
 def noisy(batch: Any, generator: torch.Generator, scale: float = 1.0) -> Any:
@@ -389,21 +353,8 @@ class Every:
         return reversed(range(self.epoch, len(self.data), 2))
 
 
-class Fewer(Every):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self.data) - self.epoch))
-
-
 def weighted(data: Any) -> Any:
     return WeightedRandomSampler([1.0 + k % 3 for k in range(len(data))], len(data))
-
-
-def beyond(data: Any) -> list[int]:
-    return [0, len(data)]
-
-
-def in_batches(data: Any) -> list[list[int]]:
-    return [[0, 1], [2, 3]]
 
 
 class Buckets:
@@ -429,29 +380,6 @@ class Buckets:
         batches = [[*islice(given, size)] for size in sizes[turn:] + sizes[:turn]]
         for k in range(0, len(batches), self.merged):
             yield [*chain.from_iterable(batches[k : k + self.merged])]
-
-
-class Shorter(Buckets):
-    """A batch less in each epoch."""
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter([[0, 1]] * (4 - self.epoch))
-
-
-def numbers_of_batches(data: Any) -> list[Any]:
-    return [[0], 1]
-
-
-def an_empty_batch(data: Any) -> list[list[int]]:
-    return [[0], []]
-
-
-def beyond_in_batches(data: Any) -> list[list[int]]:
-    return [[0], [len(data)]]
-
-
-def single_batches(data: Any) -> list[list[int]]:
-    return [[k] for k in range(9)]
 
 
 def share() -> tuple[int, int]:
@@ -537,39 +465,6 @@ class ShuffledInIter(ShuffledWithFirst):
 class Empty(Endless):
     def __iter__(self) -> Iterator[Any]:
         return iter(())
-
-
-class OwnLoader:
-    """Shuffles batches by a generator of its own, and keeps its place: the protocol of torchdata,
-    without torchdata.
-    """
-
-    def __init__(self, place: bool = True) -> None:
-        self.data = dataset(40).tensors
-        self.generator = torch.Generator().manual_seed(3)
-        self.order = torch.empty(0, dtype=torch.int64)
-        self.given, self.has_place, self.goes_on = 0, place, False
-
-    def __len__(self) -> int:
-        return 5
-
-    def __iter__(self) -> Iterator[Any]:
-        if not self.goes_on:
-            self.order = torch.randperm(40, generator=self.generator)
-            self.given = 0
-        self.goes_on = False
-        while self.given < len(self):
-            rows = self.order[8 * self.given : 8 * self.given + 8]
-            self.given += 1
-            yield [part[rows] for part in self.data]
-
-    def state_dict(self) -> dict[str, Any]:
-        place = {"given": self.given, "order": self.order} if self.has_place else {}
-        return {"generator": self.generator.get_state(), **place}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.generator.set_state(state["generator"])
-        self.given, self.order, self.goes_on = state["given"], state["order"], True
 
 
 def stateful_loader() -> Any:

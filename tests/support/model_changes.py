@@ -61,12 +61,3 @@ class Thaws:
         if self.at == run.epoch > 0:
             run.model.body[0].weight.requires_grad_(True)
             run.add_param_group([run.model.body[0].weight], lr=0.05)
-
-
-class Samples:
-    """Leaves the network in evaluation, as hooks do that generate
-    samples and forget to switch back.
-    """
-
-    def after_train_iter(self, run: Any) -> None:
-        run.model.eval()

@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from hookflow import Hook
 from hookflow.zoo.tasks import Classification
-from tests.support.gan import Adversarial
-from tests.support.toy import Net
 
 
 class NaNWithGradient(torch.autograd.Function):
@@ -71,43 +68,6 @@ class Upset(Classification):
         self.called = run.batch_idx
 
 
-class Loud(Classification):
-    def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
-        outputs = super().step(run, batch)
-        outputs["loss"] = outputs["loss"] * 2.0**10
-        return outputs
-
-
-class UpsetAdversarial(Adversarial):
-    def judged(self, run: Any, points: torch.Tensor, as_real: float) -> torch.Tensor:
-        result = super().judged(run, points, as_real)
-        return self.spoilt(result) if run.iter == 1 and not as_real else result
-
-    def spoilt(self, loss: torch.Tensor) -> torch.Tensor:
-        return loss * torch.nan
-
-
-class SoftlyUpsetAdversarial(UpsetAdversarial):
-    """Spoils the loss, and not its gradient."""
-
-    def spoilt(self, loss: torch.Tensor) -> torch.Tensor:
-        return NaNWithGradient.apply(loss)
-
-
-class Poisons:
-    """Makes a weight NaN once an iteration is done."""
-
-    writes = ("model",)
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    @torch.no_grad()
-    def after_train_iter(self, run: Any) -> None:
-        if run.iter == self.at:
-            next(run.model.parameters()).view(-1)[0] = torch.nan
-
-
 class Looks:
     """Says at each iteration what became of its steps, and what was entered around them."""
 
@@ -141,16 +101,6 @@ class SaysSkipped:
             run.say(f"skipped {run.iter}")
 
 
-class Gradients:
-    def before_optimizer_step(self, run: Any) -> None:
-        run.log("seen_norm", torch.stack([p.grad.norm() for p in run.model.parameters()]).norm())
-
-
-class Scale:
-    def after_train_iter(self, run: Any) -> None:
-        run.say(f"{run.iter}: scale {run._update.guard.state_dict()['scale'].item():.0f}")
-
-
 class Full:
     """Finds no memory left, once; then says how many gradients the run still holds."""
 
@@ -172,120 +122,3 @@ class Full:
     def on_exception(self, run: Any, exception: BaseException) -> None:
         held = sum(p.grad is not None for p in run.model.parameters())
         run.say(f"{type(exception).__name__} with {held} gradients")
-
-
-def undecided(run: Any, batch: Any) -> dict[str, torch.Tensor]:
-    torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2))
-    return Classification().step(run, batch)
-
-
-class Late:
-    """Registers a hook of its own inside the network, once it has been trained for a while;
-    says if it was called.
-    """
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def after_train_iter(self, run: Any) -> None:
-        if run.iter == 2:
-            run.model.head.register_forward_hook(self.count)
-
-    def count(self, *offered: object) -> None:
-        self.calls += 1
-
-    def after_train(self, run: Any) -> None:
-        run.say("the late hook was called" if self.calls else "the late hook was never called")
-
-
-class Settings:
-    def before_train(self, run: Any) -> None:
-        run.say(
-            f"threads {torch.get_num_threads()}, deterministic"
-            f" {torch.are_deterministic_algorithms_enabled()} {torch.backends.cudnn.deterministic},"
-            f" benchmark {torch.backends.cudnn.benchmark}, tf32"
-            f" {torch.backends.cuda.matmul.allow_tf32} {torch.backends.cudnn.allow_tf32}"
-        )
-
-
-class Still(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body[3] = torch.nn.Identity()
-
-
-class CountsWaits:
-    def before_train_iter(self, run: Any) -> None:
-        if run.iter == 2:
-            torch.cuda.set_sync_debug_mode("warn")
-
-    def after_train_iter(self, run: Any) -> None:
-        if run.iter == min(6, run.iters_per_epoch):
-            torch.cuda.set_sync_debug_mode("default")
-
-
-class UpsetRank(Upset):
-    def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
-        return (
-            super().step(run, batch)
-            if run.rank == run.world - 1
-            else Classification.step(self, run, batch)
-        )
-
-
-class Compares(Hook):
-    """Says at `on_exception` whether weights, buffers,
-    gradients and generators are as before the backward pass.
-    """
-
-    def before_backward(self, run: Any) -> None:
-        self.before = self.state(run)
-
-    def on_exception(self, run: Any) -> None:
-        after = self.state(run)
-        same = len(after) == len(self.before) and all(map(torch.equal, self.before, after))
-        run.say(f"{len(after)} tensors: {'the same' if same else 'changed'}")
-
-    def state(self, run: Any) -> list[torch.Tensor]:
-        gradients = [p.grad.clone() for p in run.model.parameters() if p.grad is not None]
-        weights = [tensor.detach().clone() for tensor in run.model.state_dict().values()]
-        return [torch.get_rng_state(), *weights, *gradients]
-
-
-class SpoilsLoss:
-    """Makes the loss of iteration 3 NaN, at the point that it is bound to."""
-
-    writes = ("outputs",)
-
-    def after_forward(self, run: Any, outputs: dict[str, Any]) -> None:
-        self.spoil(run, outputs)
-
-    def before_backward(self, run: Any, outputs: dict[str, Any]) -> None:
-        self.spoil(run, outputs)
-
-    def spoil(self, run: Any, outputs: dict[str, Any]) -> None:
-        if run.iter == 2:
-            outputs["loss"] = outputs["loss"] * torch.nan
-
-
-class SpoilsOutput:
-    """Makes the output of a module NaN in iteration 3."""
-
-    def forward(
-        self,
-        run: Any,
-        module: torch.nn.Module,
-        input: Any,  # noqa: A002
-        output: torch.Tensor,
-    ) -> torch.Tensor:
-        return output * torch.nan if run.iter == 2 else output
-
-
-class SpoilsBatch:
-    """Makes the inputs of iteration 3 NaN in place."""
-
-    writes = ("batch",)
-
-    def before_train_iter(self, run: Any, batch: Any) -> None:
-        if run.iter == 2:
-            batch[0].fill_(torch.nan)

@@ -12,7 +12,7 @@ EVERY_3 = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val
 def commander(mark: Path, *script: tuple[int, str]) -> str:
     lines = ", ".join(f"[{it}, {json.dumps(text)}]" for it, text in script)
     return (
-        f'hooks.commander={{use="tests.support.command_hooks:Commander", args={{mark="{mark}",'
+        f'hooks.commander={{use="tests.support.common_hooks:Commander", args={{mark="{mark}",'
         f" script=[{lines}]}}}}"
     )
 

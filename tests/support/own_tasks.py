@@ -1,11 +1,8 @@
 """Tasks that the tests put into pipelines as "./own_tasks.py:…"."""
 
-import random
 from collections import deque
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -32,24 +29,6 @@ class StepOnly:
         return {"double": 2 * means["loss"]}
 
 
-class Noisy(StepOnly):
-    """Its evaluations draw from every generator."""
-
-    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
-        noise = random.random() + np.random.random() + torch.rand(()).item()
-        return {**self.step(run, batch), "noise": noise}
-
-
-class Misspelt(StepOnly):
-    def evalute(self, run: Any, batch: Any) -> dict[str, Any]:
-        raise AssertionError("nobody calls this")
-
-
-class OneArgument:
-    def step(self, batch: Any) -> dict[str, Any]:
-        raise AssertionError("nobody calls this")
-
-
 class Densifies:
     def step(self, run: Any, batch: Any) -> dict[str, Any]:
         if run.model.training:
@@ -67,40 +46,12 @@ class Plain(nn.Module):
         return self.head(torch.tanh(self.body(inputs)))  # type: ignore[no-any-return]
 
 
-def talks(run: Any, batch: Any) -> dict[str, Any]:
-    run.say("from the task")
-    return step(run, batch)
-
-
-class Counting:
-    """Writes down each call, as t or v."""
-
-    def __init__(self, file: str) -> None:
-        self.file = Path(file)
-
-    def _call(self, run: Any, batch: Any, letter: str) -> dict[str, Any]:
-        with self.file.open("a") as file:
-            file.write(letter)
-        return {"loss": torch.nn.functional.cross_entropy(run.model(batch[0]), batch[1])}
-
-    def step(self, run: Any, batch: Any) -> dict[str, Any]:
-        return self._call(run, batch, "t")
-
-    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
-        return self._call(run, batch, "v")
-
-
 def paints(run: Any, batch: Any) -> dict[str, Any]:
     return {**step(run, batch), "image": batch[0].reshape(-1, 1, 2, 2)}
 
 
 def spikes(run: Any, batch: Any, at: list[int]) -> dict[str, Any]:
     return step(run, batch, 1000.0 if run.model.training and run.iter in at else 1.0)
-
-
-def accumulates(run: Any, batch: Any) -> dict[str, Any]:
-    run.accumulate(2, step=False)
-    return step(run, batch)
 
 
 class Forgets:
@@ -150,8 +101,3 @@ class Remembers(Forgets):
         self.steps = state["steps"]
         self.target.load_state_dict(state["target"])
         self.scaler.load_state_dict(state["scaler"])
-
-
-class HalfAState(StepOnly):
-    def state_dict(self) -> dict[str, Any]:
-        return {}

@@ -2,10 +2,8 @@
 for a test that two runs are in the same state.
 """
 
-import json
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -107,17 +105,6 @@ def registered_states(trainer: Trainer) -> dict[str, Any]:
     return states
 
 
-class Photographs:
-    def __init__(self, file: str, at: int) -> None:
-        self.file, self.at = Path(file), at
-
-    def after_train_iter(self, run: Any) -> None:
-        if run.iter == self.at:
-            trainer = TRAINERS[-1]
-            shown = {"trainer": photograph(trainer), "registry": registered_states(trainer)}
-            self.file.write_text(json.dumps(shown, indent=1))
-
-
 class StepsEveryThird(Classification):
     """A task that steps its optimizer at every third batch,
     so that gradients and requests wait between iterations.
@@ -131,25 +118,6 @@ class StepsEveryThird(Classification):
         if run.iter % 3 == 2:
             run.step()
         return {"loss": loss}
-
-
-class FailsOnce:
-    """Raises in one iteration, and would note every later one."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.called: list[int] = []
-
-    def after_train_iter(self, run: Any) -> None:
-        self.called.append(run.iter)
-        if run.iter == self.at:
-            raise ValueError("as told")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"called": list(self.called)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.called = state["called"]
 
 
 class Freezes:

