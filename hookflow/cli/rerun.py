@@ -104,7 +104,7 @@ def rerun(
     begin = 0
     if parent is not None:
         begin = parent.it
-    world = _world(parent, records)
+    world = _count_ranks(records, at)
     tools = _list_tool_overrides(at, for_, save_batch, trace=trace, debug=debug, world=world)
     folder = Path(tempfile.mkdtemp(prefix="hookflow-rerun-", dir=find_temporary_folder()))
     project = _choose_project(run_dir, at, folder, recorded=code == "recorded")
@@ -116,7 +116,7 @@ def rerun(
     new_records = event_log(again.events).read_all()
     is_reduced = bool(without or left_out)
     result = compare(scalar_rows(records), scalar_rows(new_records), begin, end, without=is_reduced)
-    reasons = list(_changed_facts(records, new_records, begin))
+    reasons = list(_changed_facts(records, new_records, at))
     reasons += code_causes(run_dir, project.recorded, again, begin, min(end, done))
     reached = _last_iteration(new_records)
     falls_short = reached < min(end, done)
@@ -168,30 +168,34 @@ def _last_iteration(records: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _changed_facts(
-    records: Sequence[Mapping[str, Any]], new_records: Sequence[Mapping[str, Any]], begin: int
+    records: Sequence[Mapping[str, Any]], new_records: Sequence[Mapping[str, Any]], at: int
 ) -> Iterator[str]:
-    """Yield which facts of the machine differ from those of the recorded attempt.
-
-    That attempt did iteration `begin`.
-    """
+    """Yield which facts of the machine differ from those of the attempt that did iteration `at`."""
     from hookflow.rerun.comparison import find_causes
 
-    attempts = [record for record in records if record["k"] == "run" and record["it"] <= begin]
+    then = _find_attempt(records, at)
     now = next(record for record in new_records if record["k"] == "run")
+    if then is not None:
+        yield from find_causes(then, now)
+
+
+def _find_attempt(records: Sequence[Mapping[str, Any]], it: int) -> Mapping[str, Any] | None:
+    """Return the first record of the attempt that did an iteration.
+
+    A fork or a resume may have had other ranks than the attempt that saved its checkpoint.
+    """
+    attempts = [record for record in records if record["k"] == "run" and record["it"] < it]
     if attempts:
-        yield from find_causes(attempts[-1], now)
+        return attempts[-1]
+    return None
 
 
-def _world(parent: Parent | None, records: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many ranks have trained from there on."""
-    from hookflow.runner.checkpoint.manifest import read_manifest
-
-    if parent:
-        return int(read_manifest(Path(parent.path)).get("world", 1))
-    for record in records:
-        if record["k"] == "run":
-            return int(record["world"])
-    return 1
+def _count_ranks(records: Sequence[Mapping[str, Any]], it: int) -> int:
+    """Return how many ranks did an iteration."""
+    attempt = _find_attempt(records, it)
+    if attempt is None:
+        return 1
+    return int(attempt["world"])
 
 
 def _list_tool_overrides(

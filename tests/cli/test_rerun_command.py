@@ -22,7 +22,7 @@ from hookflow.events.rundir import RunDir, all_runs
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.logging import recorder
 from tests.cli.conftest import HEAD
-from tests.conftest import TESTS, Train, hookflow, hookflow_here, run_here
+from tests.conftest import TESTS, Train, hookflow, hookflow_here, records, run_here
 from tests.support.terminal import Terminal
 
 HOOKS = """
@@ -398,6 +398,10 @@ def test_several_ranks_are_done_again_by_as_many(folder: Path) -> None:
     assert "--pdb needs a terminal" in rerun(run.id, "--at", "4", "--pdb", code=2)
     early = rerun(run.id, "--at", "1", "--for", "2")
     assert "from the beginning" in early and "to the bit" in early
+    hookflow("fork", run.id, "--set", "run.max_epochs=4", cwd=folder, code=0)
+    fork = all_runs(Path("runs"))[0]
+    done_by_one = rerun(fork.id, "--at", records(fork, "run")[0]["it"] + 1, "--for", "1")
+    assert "to the bit" in done_by_one
 
 
 def test_the_debugger_stops_before_the_iteration(folder: Path) -> None:
