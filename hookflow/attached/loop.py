@@ -449,9 +449,7 @@ class AttachedLoop:
 
     def _close_epoch(self) -> None:
         state = self.state
-        state.epoch += 1
-        state.batch_idx = 0
-        state.epoch_ends = False
+        state.close_epoch()
         self._is_in_epoch = False
         seconds = time.perf_counter() - self._timeline.excluded_s - self._epoch_began
         self.context.log.put("epoch", seconds=seconds)

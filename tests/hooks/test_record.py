@@ -135,7 +135,7 @@ class TestThroughput:
             monkeypatch.setattr(module, "perf_counter", lambda: NOW[0])
         monkeypatch.setattr(EvaluationLoop, "_pass", slow(EvaluationLoop._pass))
         monkeypatch.setattr(CheckpointManager, "_copied", slow(CheckpointManager._copied))
-        monkeypatch.setattr(SafePoint, "_next_commands", slow(lambda self: ([], False, True)))
+        monkeypatch.setattr(SafePoint, "_take_commands", slow(lambda self: []))
         monkeypatch.setattr(
             SafePoint, "_read_wishes", lambda self: RUN_COMMANDS * (self.state.iter == 9)
         )

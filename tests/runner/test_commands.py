@@ -20,6 +20,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import find_damage, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import EventRecorder
+from hookflow.runner.loop.control import CommandHandler
 from hookflow.runner.process.launch import start
 from hookflow.runner.process.signals import END_SIGNALS, SignalCollector, handlers_put_back
 from tests.conftest import (
@@ -147,6 +148,14 @@ def test_a_hook_is_off_from_the_next_iteration_on_and_on_again(
     assert clipped == [1, 2, 3, 4, 11, 12, 13, 14, 15]
 
 
+def test_a_hook_that_sees_every_iteration_does_not_catch_up_either(
+    trained: Trained, tmp_path: Path
+) -> None:
+    script = commander(tmp_path / "mark", (2, "off log"), (7, "on log"))
+    run_dir = trained('hooks.log.points=[{at="after_train_iter", every=3}]', script)
+    assert sorted(it for it, _, name in curve(run_dir) if name == "lr") == [9, 12, 15]
+
+
 SCRIPT = (
     (4, "set clip.max_norm=0.05"),
     (6, "off ema"),
@@ -221,6 +230,15 @@ def test_a_paused_run_steps_one_iteration_at_a_time(trained: Trained, tmp_path: 
     )
     validated = [record["it"] for record in records(run_dir, "metrics")]
     assert validated == [4, 5, 10, 15]
+
+
+def test_a_pause_does_not_take_the_steps_of_the_pause_before() -> None:
+    context: Any = SimpleNamespace(state=SimpleNamespace(iter=4), plan=SimpleNamespace(settable={}))
+    nothing: Any = None
+    control = CommandHandler(context, nothing, nothing)
+    for k, name in enumerate(("pause", "step", "step", "resume", "pause")):
+        control.execute({"id": str(k), "cmd": name, "args": [], "by": "somebody", "t": 0.0})
+    assert control.waits
 
 
 def test_a_trace_has_every_phase_and_firing_of_its_iterations(
@@ -517,4 +535,6 @@ def test_a_paused_process_answers_and_a_signal_ends_its_pause(new_run: NewRun) -
     child.signal(signal.SIGTERM)
     assert child.wait() == 143
     newest = CheckpointStore(run_dir.checkpoints).all()[0]
-    assert read_manifest(newest)["it"] == records(run_dir, "end")[0]["it"]
+    ended_at = records(run_dir, "end")[0]["it"]
+    assert read_manifest(newest)["it"] == ended_at
+    assert ended_at == iterations("paused")[-1], "no iteration follows the pause"

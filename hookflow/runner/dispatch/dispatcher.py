@@ -80,14 +80,17 @@ class HookCall:
             self.gate.next = inf
 
     def enable(self) -> None:
+        """Fire again; what was due meanwhile is not made up for."""
         self._disabled = False
         if self.gate:
             self.gate.begin_here()
+        if isinstance(self.method, WatchedMethod) and self.method.gate:
+            self.method.gate.begin_here()
 
     def ask_once_per_iteration(self, state: RunState) -> None:
-        """Ask once an iteration whether it is due.
+        """Ask once an iteration whether the binding is due.
 
-        The decision holds for all modules of the binding.
+        PyTorch may call one binding many times in an iteration, once for each module or parameter.
         """
         if self.due is None:
             return
@@ -276,7 +279,9 @@ class Dispatcher:
         self.clock = timing.timeline.clock
         self.here = here
         self._inner = 0.0
+        """Seconds of hooks that have fired within the hook that is being called."""
         self._nested = 0
+        """The hooks that are being called and within which others fire."""
         self.ending = False
         """Exceptions of hooks are ignored: the run ends, and every hook has its turn."""
         self._ended_by: BaseException | None = None
@@ -294,7 +299,7 @@ class Dispatcher:
     def call_all(
         self, firings: Sequence[HookCall], everything: Sequence[Any], *, all_due: bool = False
     ) -> Any:
-        """Call those that are due, or all where `all_due`; return what the last one returns.
+        """Call the firings that are due, or all where `all_due`; return what the last one returns.
 
         `everything` is what their point offers, the run first. Hooks may change it.
         """
@@ -311,7 +316,7 @@ class Dispatcher:
                     result = firing.call(everything)
                 except BaseException as error:
                     result = None
-                    self.failed(firing.binding, error)
+                    self.handle_failure(firing.binding, error)
             left = clock()
             put(firing.binding.id, entered, left - entered - self._inner, due)
             self._inner = 0.0
@@ -339,7 +344,10 @@ class Dispatcher:
     def _within(
         self, firings: Sequence[HookCall], everything: Sequence[Any], *, all_due: bool
     ) -> Any:
-        """Book the time of these calls neither to the hook around them, nor to a phase twice."""
+        """Call them in the middle of something else.
+
+        Their time is not part of the time of the hook around them, nor counted twice in a phase.
+        """
         here = self.here
         binding = here.binding[0]
         since = here.times[0]
@@ -355,24 +363,26 @@ class Dispatcher:
         finally:
             self.thread = thread
             self._nested -= in_hook
-            self._inner = outer + perf_counter() - began if in_hook else 0.0
+            self._inner = 0.0
+            if in_hook:
+                self._inner = outer + perf_counter() - began
             here.set(binding, since)
 
-    def failed(self, binding: Binding, error: BaseException, it: int | None = None) -> None:
-        """Report a hook that raised, and propagate the exception if it ends the run.
+    def handle_failure(self, binding: Binding, error: BaseException, it: int | None = None) -> None:
+        """Report a hook that raised, and do what its `on_error` says: raise, disable or ignore.
 
-        Ctrl-C is no hook's fault.
+        A KeyboardInterrupt is raised again and not reported: it is no fault of the hook.
 
-        `it` is the iteration of its firing, where that is not the one under way.
+        `it` is the iteration of the firing, where that is not the one under way.
         """
-        action: OnError = (
-            self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
-        )
+        action: OnError = "raise"
+        if isinstance(error, Exception):
+            action = self._plan.hook(binding.hook).on_error
         if self.ending and action == "raise":
             action = "ignore"
-        # The error was raised by a hook that fired within this one, and is reported already.
-        from_within = error is self._ended_by and not self.ending
-        if from_within or isinstance(error, KeyboardInterrupt):
+        # A hook that fired within this one has raised the error, and it was reported there.
+        is_reported = error is self._ended_by and not self.ending
+        if is_reported or isinstance(error, KeyboardInterrupt):
             action = "raise"
         else:
             error = make_showable(error, f'raised by the hook "{binding.hook}" at {binding.point}')
@@ -386,7 +396,10 @@ class Dispatcher:
             self.disable(binding.hook, DisabledReason(f"it raised at {binding.point}"))
 
     def disable(self, hook: str, off: DisabledReason) -> None:
-        """Let the hook fire no more, but let what it has entered be left."""
+        """Let a hook fire no more.
+
+        The second half of an `around_X` still runs where the first has run.
+        """
         self.disabled[hook] = off
         for firing in self._of(hook):
             if firing.binding.point not in off.spared:

@@ -38,23 +38,22 @@ def can_be_generated(plan: Plan, point: Point, firings: Sequence[HookCall]) -> b
     nested = any(plan.at(other.name) for other in plan.points if other.nested)
     if nested or point.unit != "it" or point.kind not in ("standard", "step"):
         return False
-    for firing in firings:
-        binding = firing.binding
-        trigger = firing.binding.trigger
-        timed = any(
-            amount and amount.unit == "s"
-            for amount in (trigger.every, trigger.since, trigger.until)
-        )
-        changes = "batch" in binding.writes or "control" in binding.writes
-        if (
-            binding.half != "whole"
-            or timed
-            or trigger.when is not None
-            or changes
-            or firing.announce is not None
-        ):
-            return False
-    return True
+    return all(map(_is_plain, firings))
+
+
+def _is_plain(firing: HookCall) -> bool:
+    """Return whether generated code can call a firing.
+
+    Its gate compares iterations, and it neither changes the batch nor makes requests.
+    """
+    binding = firing.binding
+    trigger = binding.trigger
+    if binding.half != "whole" or trigger.when is not None or firing.announce is not None:
+        return False
+    if "batch" in binding.writes or "control" in binding.writes:
+        return False
+    amounts = (trigger.every, trigger.since, trigger.until)
+    return not any(amount and amount.unit == "s" for amount in amounts)
 
 
 def generate(
@@ -66,14 +65,18 @@ def generate(
     """
     rows = RowBuffer(len(firings) + 1)
     here = dispatcher.here
-    names: dict[str, Any] = {"_run": dispatcher.run, "_state": state, "_clock": dispatcher.clock}
-    names |= {
-        "_failed": dispatcher.failed,
+    names: dict[str, Any] = {
+        "_run": dispatcher.run,
+        "_state": state,
+        "_clock": dispatcher.clock,
+        "_handle_failure": dispatcher.handle_failure,
         "_here": here.binding,
         "_ids": here.ids,
         "_times": here.times,
+        "_rows": rows,
+        "_pack": rows.pack,
+        "_end": rows.end,
     }
-    names |= {"_rows": rows, "_pack": rows.pack, "_end": rows.end}
     for firing in firings:
         id_ = firing.binding.id
         method = firing.method
@@ -100,10 +103,10 @@ def _iter_source_lines(point: Point, firings: Sequence[HookCall], rows: RowBuffe
     yield "    _t0 = _clock()"
     for k, firing in enumerate(firings):
         if firing.gate is None:
-            yield from _call(firing, k, "    ")
+            yield from _iter_call_lines(firing, k, "    ")
         else:
             yield f"    if {_make_gate_test(f'_gate{firing.binding.id}')}:"
-            yield from _call(firing, k, "        ")
+            yield from _iter_call_lines(firing, k, "        ")
             yield "    else:"
             yield f"        _t{k + 1} = _t{k}"
     yield f"    _here[0] = _ids[0] = {NO_BINDING}"
@@ -115,14 +118,9 @@ def _iter_source_lines(point: Point, firings: Sequence[HookCall], rows: RowBuffe
     yield "        _rows.turn()"
 
 
-def _call(firing: HookCall, k: int, indent: str) -> Iterator[str]:
+def _iter_call_lines(firing: HookCall, k: int, indent: str) -> Iterator[str]:
     id_ = firing.binding.id
-    takes = firing.binding.takes
-    provided = {name: "_run" if name == "run" else name for name in takes}
-    positional = is_positional(firing.method, takes)
-    arguments = ", ".join(
-        value if positional else f"{name}={value}" for name, value in provided.items()
-    )
+    arguments = _write_arguments(firing)
     call = f"_method{id_}({arguments})"
     yield f"{indent}_times[0] = _t{k}"
     yield f"{indent}_here[0] = _ids[0] = {id_}"
@@ -133,8 +131,18 @@ def _call(firing: HookCall, k: int, indent: str) -> Iterator[str]:
             call = f"if {_make_gate_test(f'_due{id_}')}: {call}"
     yield f"{indent}    {call}"
     yield f"{indent}except BaseException as _error:"
-    yield f"{indent}    _failed(_binding{id_}, _error)"
+    yield f"{indent}    _handle_failure(_binding{id_}, _error)"
     yield f"{indent}_t{k + 1} = _clock()"
+
+
+def _write_arguments(firing: HookCall) -> str:
+    takes = firing.binding.takes
+    values = {name: name for name in takes}
+    if "run" in values:
+        values["run"] = "_run"
+    if is_positional(firing.method, takes):
+        return ", ".join(values.values())
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _make_gate_test(gate: str) -> str:
@@ -142,10 +150,10 @@ def _make_gate_test(gate: str) -> str:
 
 
 class OpenArounds:
-    """The open `around_X` of a run. `resumed` names the hooks that a resumed run will be inside of.
+    """The `around_X` whose first half has run and whose second half has not.
 
-    `error`, as `sys.exc_info` has it, ends the run: it is thrown into each generator that is left
-    from then on.
+    `resumed` names the hooks that a resumed run enters again. `error` is the exception that ends
+    the run, as `sys.exc_info` has it. It is thrown into each generator that is left from then on.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -165,36 +173,36 @@ class OpenArounds:
     ) -> None:
         """Run the first half. Raises UserError when the generator does not yield."""
         around = make(offered)
-        with _enter_around(binding, around):
+        with _require_one_yield(binding, around):
             around.__enter__()
         self.open.append((binding, around))
 
     def leave(self, binding: Binding, offered: Sequence[Any]) -> None:
-        """Run the second half of the latest that was entered for this binding.
+        """Run the second half of the around that this binding entered last.
 
-        Raises UserError at a third.
+        Raises UserError when its generator yields once more.
         """
         for entry in reversed(self.open):
-            if key_of(entry[0]) == key_of(binding):
+            entered, around = entry
+            if around_key(entered) == around_key(binding):
                 self.open.remove(entry)
-                with _enter_around(*entry):
-                    entry[1].__exit__(*self.error)
+                with _require_one_yield(entered, around):
+                    around.__exit__(*self.error)
                 return
 
     def is_open(self, binding: Binding) -> bool:
-        return any(key_of(entry) == key_of(binding) for entry, _ in self.open)
+        return any(around_key(entered) == around_key(binding) for entered, _ in self.open)
 
     def is_resumed(self, binding: Binding) -> bool:
         return binding.hook in self.resumed
 
-    def at(self, point: str) -> list[str]:
-        """Return the hooks that have been entered at `point` and not left.
+    def list_entered(self, point: str) -> list[str]:
+        """Return the hooks that have been entered at `point` and not left, in the plan's order.
 
-        Hooks count, too, that will be once a resumed run is there.
+        Those that a resumed run enters again count as entered.
         """
-        entered = {
-            binding.hook for binding, _ in self.open if binding.point == point
-        } | self.resumed
+        open_here = {binding.hook for binding, _ in self.open if binding.point == point}
+        entered = open_here | self.resumed
         return [
             binding.hook
             for binding in self._plan.at(point)
@@ -203,8 +211,11 @@ class OpenArounds:
 
 
 @contextmanager
-def _enter_around(binding: Binding, around: Any) -> Iterator[None]:
-    """Where `contextmanager` refuses a generator, raise UserError with the place of the method."""
+def _require_one_yield(binding: Binding, around: Any) -> Iterator[None]:
+    """Raise UserError with the place of the method where its generator does not yield once.
+
+    `contextmanager` raises RuntimeError then.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -217,15 +228,15 @@ def _enter_around(binding: Binding, around: Any) -> Iterator[None]:
         raise UserError(Problem(f"{binding.method} {wrong}, and must yield once", where)) from None
 
 
-def key_of(binding: Binding) -> tuple[str, str]:
-    """Return what the two halves of an `around_X` have in common."""
+def around_key(binding: Binding) -> tuple[str, str]:
+    """Return what the two halves of an `around_X` have in common: the hook and its method."""
     return binding.hook, binding.method
 
 
 class DispatchEngine:
-    """The hooks of one run. Nothing fires before `bind` has received the values of `run`.
+    """The hooks of one run. Nothing fires before `bind` is given the run.
 
-    With several ranks only the first (`rank` 0) calls the hooks of rank 0.
+    Hooks with `ranks = "zero"` are called where `rank` is 0.
     """
 
     on_request: Callable[[], None] | None = None
@@ -281,7 +292,7 @@ class DispatchEngine:
                 firing.call = wrap(binding, firing.call)
             at[binding.point].append(firing)
             if binding.half == "exit":
-                self._closings[key_of(binding)] = firing
+                self._closings[around_key(binding)] = firing
             elif binding.half == "enter":
                 again = HookCall(
                     binding, firing.method, firing.call, partial(self.arounds.is_resumed, binding)
@@ -312,9 +323,9 @@ class DispatchEngine:
         )
 
     def switch(self, hook: str, off: DisabledReason | None = None) -> None:
-        """Switch a hook off or on again.
+        """Switch a hook off, for the reason `off`, or on again.
 
-        Functions that `call` has returned do not know about it.
+        A function that `call` has returned before still behaves as before.
         """
         if off:
             self.dispatcher.disable(hook, off)
@@ -342,7 +353,9 @@ class DispatchEngine:
             gate = None
         if gate is None and planned.on_error == "disable":
             gate = TriggerBase()
-        due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
+        due: Due | None = gate
+        if binding.half == "exit":
+            due = partial(self.arounds.is_open, binding)
         call = adapt(method, binding.takes, self.plan.points[binding.point].offers)
         if binding.half == "enter":
             generator: Callable[[Sequence[Any]], Any] = call
@@ -410,9 +423,9 @@ class DispatchEngine:
         return self.plan.bindings[id_]
 
     def enter_again(self, point: str) -> None:
-        """Run the first halves at `point` that a resumed run is inside of.
+        """Run the first halves of the arounds at `point` that a resumed run was inside of.
 
-        Nothing else that fires there is called.
+        No other hook of the point is called.
         """
         self.dispatcher.fire(f"again {point}")
         self.arounds.resumed = frozenset()
@@ -420,15 +433,18 @@ class DispatchEngine:
     def leave(self, entered: int) -> None:
         """Run the second halves of all but the first `entered` open arounds, the latest first."""
         while len(self.arounds) > entered:
-            closing = self._closings[key_of(self.arounds.open[-1][0])]
+            closing = self._closings[around_key(self.arounds.open[-1][0])]
             self.dispatcher.call_within(closing, ())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the hooks that a run resumed within an epoch is inside of, and disabled ones."""
+        """Return the hooks that a run resumed within an epoch enters again, and disabled ones."""
         disabled = {
             hook: [off.why, [*off.spared]] for hook, off in self.dispatcher.disabled.items()
         }
-        return {"entered": self.arounds.at("before_train_epoch"), "disabled": disabled}
+        return {
+            "entered": self.arounds.list_entered("before_train_epoch"),
+            "disabled": disabled,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> dict[str, str]:
         """Take back what `state_dict` returned.
@@ -450,11 +466,11 @@ class DispatchEngine:
             self.offloaded.settle()
 
     def cut(self, entered: int) -> None:
-        """Leave an epoch that is cut short, as `leave` does.
+        """Leave the arounds of an epoch that is cut short, as `leave` does.
 
-        A run resumed in it will be inside of the same hooks.
+        A run that resumes within the epoch enters the same hooks again.
         """
-        inside = frozenset(self.arounds.at("before_train_epoch"))
+        inside = frozenset(self.arounds.list_entered("before_train_epoch"))
         self.leave(entered)
         self.arounds.resumed = inside
 

@@ -79,9 +79,9 @@ class ModuleHookStack:
 
 
 class ModuleHandle(RemovableHandle):
-    """PyTorch's handle, which here takes a hook off modules for good.
+    """PyTorch's handle, whose `remove` here takes a hook off modules for good.
 
-    A resumed run will not register it again.
+    A resumed run does not register the hook again.
     """
 
     def __init__(self, remove: Callable[[], None]) -> None:
@@ -93,7 +93,7 @@ class ModuleHandle(RemovableHandle):
 class ModuleRegistration:
     """One binding at one module.
 
-    It is registered while `handle` is there, and once `removed`, never again.
+    PyTorch calls it while there is a `handle`. Once it is `removed`, it is never registered again.
     """
 
     firing: HookCall
@@ -137,7 +137,7 @@ class ModuleRegistration:
     def _callback(self) -> Callable[..., Any]:
         """Return a function for PyTorch to call.
 
-        A copy of the network keeps it; of an object it would have a copy.
+        The copy of a network shares a function, and would have a copy of a callable object.
         """
         call = self.call
         match self.firing.binding.point:
@@ -204,9 +204,9 @@ class ModuleHooks:
             registration.drop()
 
     def make_settling_step(self, step: Step) -> Step:
-        """Return a function that settles which bindings are due before each step.
+        """Return a step that first registers the bindings that are due, and takes off the others.
 
-        It is `step` itself if none ever idles.
+        It is `step` itself where all bindings are always due.
         """
         if not any(map(self._is_sometimes_idle, self._bindings)):
             return step
@@ -237,10 +237,7 @@ class ModuleHooks:
         return current.removal
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has been removed for good, and each trigger's latest answer.
-
-        The answer has the iteration at which it was given.
-        """
+        """Return what was removed for good, and each trigger's latest answer with its iteration."""
         return {
             "removed": [list(each.key) for each in self._registrations if each.removed],
             "settled": {each.key: each.state_dict() for each in self._idling},
@@ -285,9 +282,9 @@ class ModuleHooks:
 
 
 class ConditionalRegistration:
-    """A binding that is idle at times: its trigger decides once an iteration.
+    """A binding that is registered only while it is due, as its trigger says once an iteration.
 
-    One with `keep_registered` always is.
+    With `keep_registered` it stays registered, and is skipped while it is not due.
     """
 
     def __init__(self, firing: HookCall, *, keep_registered: bool) -> None:
@@ -302,23 +299,27 @@ class ConditionalRegistration:
         firing.due = lambda: self._active
 
     def settle(self, stage: Stage, done: int) -> None:
-        """Register the binding, or take it off, as it is due now.
+        """Register the binding if it is due, in this stage and after so many iterations.
 
-        That is in this stage, with so many iterations done.
+        Take it off the modules if it is not.
         """
         due = stage in self._stages
         if due:
-            if done != self._asked:
+            if done != self._asked:  # once an iteration; here, as a call would cost time
                 gate = self._gate
-                self._asked, self._answer = done, gate is None or (done >= gate.next and gate())
+                self._asked = done
+                self._answer = gate is None or (done >= gate.next and gate())
             due = self._answer
-        if due != self._active:
-            self._active = due
-            for registration in () if self._keep_registered else self.registrations:
-                if due:
-                    registration.add()
-                else:
-                    registration.drop()
+        if due == self._active:
+            return
+        self._active = due
+        if self._keep_registered:
+            return
+        for registration in self.registrations:
+            if due:
+                registration.add()
+            else:
+                registration.drop()
 
     def state_dict(self) -> list[int]:
         return [self._asked, int(self._answer)]
@@ -346,7 +347,10 @@ Handles = Iterator[RemovableHandle]
 def register_hooks(
     parts: RunComponents, engine: DispatchEngine, state: RunState, undoing: ExitStack
 ) -> None:
-    """Register them in the plan's order; `undoing` takes them off."""
+    """Register the bindings that PyTorch calls outside of modules, in the plan's order.
+
+    `undoing` takes them off again.
+    """
     for point in engine.plan.points:
         if point.kind in _REGISTER_BY_KIND:
             for firing in engine.firings(point.name):
@@ -361,11 +365,10 @@ def register_hooks(
 def _make_caller(
     firing: HookCall, dispatcher: Dispatcher, fires: Callable[[], bool], *known: Any
 ) -> Callable[..., Any]:
-    """Return a function that calls a binding while it `fires`.
+    """Return a function for PyTorch to call, which calls a binding if `fires` returns True.
 
-    It is called with the run, what is `known`, and PyTorch's offer.
-
-    A copy of a module keeps such a function; of a callable object it would have a copy.
+    The binding is given the run, what is `known`, and the arguments of PyTorch. The copy of a
+    module shares a function, and would have a copy of a callable object.
     """
 
     def call(*offered: Any) -> Any:
@@ -450,7 +453,7 @@ def _on_states(
 ) -> Handles:
     """Register a binding around the state of its modules.
 
-    In the end a copy of a module may be asked for its state.
+    It does not fire in the stage "end", in which a copy of a module may be asked for its state.
     """
     for name, module in parts.picked[firing.binding.id].items():
         register: Callable[..., RemovableHandle] = getattr(

@@ -53,13 +53,15 @@ class ScheduledTrigger(TriggerBase):
         """Whether it has fired, and is to fire once."""
         self._schedule: Schedule | None = None
         self._last = -1 if point.ahead else 0
+        """The multiple of `every` that the latest visit was in."""
         self._due: float = 0
         """The count at which `every` may enter another multiple."""
 
     def __call__(self) -> bool:
         if self.next == inf or self._is_spent:
             return False
-        self._visits += self._counts_visits
+        if self._counts_visits:
+            self._visits += 1
         if self._schedule is None:
             self._schedule = self._make_schedule()
         fires = self._is_firing(self._schedule)
@@ -99,11 +101,11 @@ class ScheduledTrigger(TriggerBase):
         count = self._count(every.counter)
         if count < self._due:
             return False
-        entered = self._last
+        previous = self._last
         self._last = every.multiple(count)
         self._due = every.compute_reached_count(self._last + 1)
         self._wait_for(every.counter, self._due)
-        return entered != self._last
+        return self._last != previous
 
     def _count(self, counter: Counter) -> float:
         if counter == "firing":
@@ -149,10 +151,7 @@ class ScheduledTrigger(TriggerBase):
         self._schedule = None
 
     def begin_here(self) -> None:
-        """Begin in a run that has got as far as its counters say.
-
-        The multiples that they have passed are spent.
-        """
+        """Begin at the present counts; multiples that they have passed are not made up for."""
         self.next = 0
         self._due = 0
         every = self._make_schedule().every
@@ -161,15 +160,18 @@ class ScheduledTrigger(TriggerBase):
 
     def _compute_passed_multiple(self, every: Measure) -> int:
         """Return the multiple that the latest visit of the point was in."""
-        # The count of firings itself leaves out the next one.
-        ahead = self._point.ahead and every.counter != "firing"
-        return every.multiple(self._count(every.counter) - ahead)
+        count = self._count(every.counter)
+        # At a point that is ahead of its iteration, the count is that of the visit to come. The
+        # count of firings leaves it out by itself.
+        if self._point.ahead and every.counter != "firing":
+            count -= 1
+        return every.multiple(count)
 
 
 class ThrottledTrigger(ScheduledTrigger):
     """The trigger of a throttled hook.
 
-    It fires at each so many times that it is due, as `every` has it by hook.
+    It fires one time out of `every[hook]` times that it is due.
     """
 
     def __init__(
@@ -220,9 +222,9 @@ def make_triggers(
 
 @dataclass
 class LatestScalars:
-    """The numbers of one run.
+    """The latest value of each number that is logged in a run, or is a single output.
 
-    Only those that conditions or hooks name are kept, and a checkpoint keeps them too.
+    Only numbers that conditions or hooks name are kept. They are in a checkpoint, too.
     """
 
     plan: Plan
@@ -232,18 +234,15 @@ class LatestScalars:
     rank: int
 
     def __post_init__(self) -> None:
-        whens = (binding.trigger.when for binding in self.plan.bindings)
-        conditions = (when for when in whens if when)
-        slots = (
-            slot
-            for binding in self.plan.bindings
-            for slot in binding.reads
-            if slot.startswith(SCALAR_PREFIX)
-        )
-        declared = (slot.removeprefix(SCALAR_PREFIX) for slot in slots)
-        self.watched = frozenset(
-            (*declared, *(name for condition in conditions for name in condition.names))
-        )
+        watched: set[str] = set()
+        for binding in self.plan.bindings:
+            if binding.trigger.when:
+                watched.update(binding.trigger.when.names)
+            for slot in binding.reads:
+                if slot.startswith(SCALAR_PREFIX):
+                    watched.add(slot.removeprefix(SCALAR_PREFIX))
+        self.watched = frozenset(watched)
+        """The names in conditions, and those of numbers that hooks declare to read."""
         self._latest: dict[str, float | Tensor] = {}
         self._others: set[str] = set()
         self._unseen: dict[tuple[str, str], str] = {}
@@ -275,7 +274,7 @@ class LatestScalars:
     def take(self, outputs: Mapping[str, Any]) -> None:
         """Take the single numbers among a training iteration's outputs.
 
-        They stay where they are computed.
+        They stay on the device that has computed them.
         """
         if not self.watched:
             return
@@ -283,7 +282,8 @@ class LatestScalars:
             if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
                 self.log(name, scalar(value, name) if name in self.watched else 0.0)
 
-    def condition(self, binding: Binding) -> Callable[[], bool]:
+    def condition(self, binding: Binding) -> Holds:
+        """Return a function that says whether the `when` of a binding holds now."""
         condition = binding.trigger.when
         assert condition is not None, "who has none asks for none"
         on_all = self.plan.hook(binding.hook).ranks == "all"
@@ -295,7 +295,9 @@ class LatestScalars:
         )
 
         def holds() -> bool:
-            numbers = self._average_over_ranks(named) if over_ranks and named else self._latest
+            numbers: Mapping[str, float | Tensor] = self._latest
+            if over_ranks and named:
+                numbers = self._average_over_ranks(named)
 
             def look(name: str) -> float | None:
                 value = self._value(name, numbers)

@@ -21,9 +21,7 @@ class _StepSkippedError(Exception):
 
 
 class ClosureStepper:
-    """Takes steps of optimizers that call a closure or step from two points.
-
-    LBFGS calls a closure, and SAM steps from two points.
+    """Takes steps of optimizers that compute the loss several times, such as LBFGS and SAM.
 
     `before_optimizer_step` fires when the first gradients of a step are there: those that the task
     has computed before the step, or else those of the first call of the closure. At each later call
@@ -103,7 +101,7 @@ class ClosureStepper:
     def _begin(self, offered: tuple[Any, ...], is_empty: bool | Tensor) -> None:
         """Fire the point before the step.
 
-        Raises _StepSkippedError if a hook has asked for that, or nothing counts.
+        Raises _StepSkippedError if a hook skips the step, or if the batch weighs nothing.
         """
         update = self._update
         if self._context.requests.keeps_gradients:
@@ -117,7 +115,7 @@ class ClosureStepper:
         # The host waits for the device here: an optimizer with a closure cannot skip a step by
         # itself.
         if bool(is_empty):
-            update.empty_steps.left_out()
+            update.empty_steps.note_left_out()
             raise _StepSkippedError
         entered = len(self._engine.arounds)
         dispatcher = self._engine.dispatcher

@@ -108,9 +108,12 @@ class HookSettings:
 
         An argument that the pipeline has changed since then is left as the pipeline has it.
         """
-        for hook, name, text, before in [
-            (h, n, *each) for h, names in state.items() for n, each in names.items()
-        ]:
+        settings = [
+            (hook, name, *recorded)
+            for hook, of_hook in state.items()
+            for name, recorded in of_hook.items()
+        ]
+        for hook, name, text, before in settings:
             setting = f"{hook}.{name}={text}"
             planned = next((each for each in self._plan.hooks if each.name == hook), None)
             if planned is None or name not in planned.settable:
@@ -154,8 +157,7 @@ class RunContext:
         section = parts.section
         ranks = parts.ranks
         several = ranks.world > 1
-        # So many consecutive ranks have the same share of a batch.
-        together = ranks.world // parts.data_ranks.world
+        ranks_per_share = ranks.world // parts.data_ranks.world
         state.batches_by_epoch = parts.batches_by_epoch
         state.accumulate_by_epoch = section.accumulate
         state.tell_epoch = getattr(parts.data.get("train"), "enter_epoch", None)
@@ -181,7 +183,7 @@ class RunContext:
         self.module_hooks = ModuleHooks(engine, parts.picked, state)
 
         def gather(mine: int) -> list[int]:
-            return consensus.all_gather_object(mine)[::together]
+            return consensus.all_gather_object(mine)[::ranks_per_share]
 
         self.sizes = {
             split: BatchSizes(
@@ -203,10 +205,11 @@ class RunContext:
         self.requests = HookRequests(
             plan, state, lambda: engine.current, self.sizes, log.say, several, least
         )
-        skipping: set[str] = set()
+        steered: set[str] = set()
         if several:
-            skipping = {b.point for b in plan.bindings if "control" in b.writes}
-        self._skips_agreed = skipping & {*WITH_A_BATCH}
+            steered = {binding.point for binding in plan.bindings if "control" in binding.writes}
+        self._agreeing_points = steered & {*WITH_A_BATCH}
+        """The points at which all ranks agree on whether to skip the batch."""
         self.only_evaluates = False
         """Whether a checkpoint is evaluated, and nothing is trained.
 
@@ -228,7 +231,7 @@ class RunContext:
     def computed(self, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Return a task's method in the run's precision.
 
-        Before each call the hooks inside the network are settled.
+        Before each call, the hooks inside the network that are due are registered.
         """
         parts = self.parts
         return self.module_hooks.make_settling_step(
@@ -238,9 +241,10 @@ class RunContext:
     def fire_with_batch(
         self, point: str, batch: Any, writers: Sequence[HookCall] | None = None
     ) -> Any:
-        """Fire a point with a batch, or these firings of it alone.
+        """Fire a point at which hooks may replace or skip the batch.
 
-        Returns the batch after the hooks, or SKIP_MARKER.
+        With `writers` only these firings of the point are called. Returns the batch that the hooks
+        have left, or SKIP_MARKER.
         """
         dispatcher = self.engine.dispatcher
         requests = self.requests
@@ -252,37 +256,41 @@ class RunContext:
                 dispatcher.call_within(firing, offered)
         skips = requests.skips_batch
         requests.skips_batch = False
-        if point in self._skips_agreed:
+        if point in self._agreeing_points:
             skips = self.consensus.any_rank(skips)
         if skips:
             return SKIP_MARKER
         return offered[1]
 
-    def iteration(self, binding: Binding | None) -> int:
-        """Return the current iteration while this hook is called, or none is.
+    def iteration_of(self, binding: Binding | None) -> int:
+        """Return the number of the iteration in which this binding is called, from 1.
 
-        Between two iterations it is the one that is done.
+        The binding is None outside of all hooks. Between two iterations it is the one that is done.
         """
-        point = None
-        if binding:
+        done = self.state.iter
+        if not self.state.iterating:
+            return done
+        if binding is not None:
             point = self.plan.points[binding.point]
-        is_counted = point is not None and "after_train_iter" in (point.name, point.follows)
-        return self.state.iter + (self.state.iterating and not is_counted)
+            if "after_train_iter" in (point.name, point.follows):
+                return done  # the counter has advanced before this point
+        return done + 1
 
     def _report_retry(self, error: Exception, text: str) -> None:
         self.log.say(text, "warn")
 
     def _is_preparing_training(self, hook: str) -> bool:
-        """Return whether a hook fires before the training."""
+        """Return whether a hook fires at `before_train`."""
         return any(binding.hook == hook for binding in self.plan.at("before_train"))
 
     def _report_failure(
         self, binding: Binding, error: BaseException, action: OnError, it: int | None = None
     ) -> None:
         if it is None:
-            it = self.iteration(binding)
-            # Without this, the hooks that fire on the way out would name the next iteration.
-            self.state.iterating &= action != "raise" or it > self.state.iter
+            it = self.iteration_of(binding)
+            if action == "raise" and it <= self.state.iter:
+                # Otherwise the hooks that fire on the way out would name the next iteration.
+                self.state.iterating = False
             error.add_note(self.state.place(it))
         if isinstance(error, UserError):
             error.at(self.parts.place(f"hooks.{binding.hook}.use"))
@@ -300,9 +308,9 @@ class RunContext:
 
 
 def check_retries_on_all_ranks(plan: Plan, place: Callable[[str], Where]) -> None:
-    """Raise UserError for a hook that is called again on one of several ranks.
+    """Raise UserError for a hook with `retry` that fires on every rank.
 
-    The others may wait for it.
+    The rank on which it raises would call it again, while the others wait or go on.
     """
     for hook in plan.hooks:
         if hook.retry and hook.ranks == "all":

@@ -20,10 +20,10 @@ Mark = TypeVar("Mark")
 
 
 class AsyncScalarCopy(Generic[Mark]):
-    """Single numbers in the order in which they were sent, each with a mark that says what it is.
+    """Single numbers on their way to the host, each with a mark that says what it is.
 
-    On CUDA each is copied to pinned memory when the device has computed it. On other devices a
-    reader waits.
+    They arrive in the order of sending. On CUDA each is copied to pinned memory when the device has
+    computed it. On other devices the reader waits.
     """
 
     def __init__(self) -> None:
@@ -60,12 +60,12 @@ Place = tuple[int, int, int]
 
 
 class LossCheck:
-    """The losses of a training.
+    """Checks that each loss of a training is finite.
 
-    Each is checked as soon as the host has it, on CUDA an iteration or so later.
+    It does so as soon as the host has the loss, on CUDA an iteration or so later.
 
-    `explain` returns the rest of the message for the batch of the loss, or for None where that
-    batch is gone, and for its iteration.
+    `explain` is given the batch of the loss, or None where it is gone, and its iteration. It
+    returns the rest of the message.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class StepGuard:
             )
 
     def seed(self, loss: Tensor, share: Weight) -> Tensor:
-        """Return the gradient that a loss's backward pass begins with when it counts by `share`."""
+        """Return the gradient with which the backward pass of a loss begins: its share, scaled."""
         return (self._scale * share).to(loss.dtype)
 
     def watch(self, loss: Tensor, names: Iterable[str]) -> None:
@@ -201,10 +201,7 @@ class StepGuard:
             self._bad_loss[name] = torch.maximum(self._bad_loss[name], bad)
 
     def reset_losses(self, names: Iterable[str]) -> None:
-        """Begin anew with the losses of these optimizers.
-
-        A step has used their gradients, or left them out.
-        """
+        """Forget the losses whose gradients a step of these optimizers has used or left out."""
         if not self._skips_nan:
             return
         for name in names:
@@ -272,7 +269,7 @@ class StepGuard:
     def update_scale(self) -> None:
         """Move the scale of the losses.
 
-        It is for when no gradients are left that were computed with the present one.
+        No gradients may be left that were computed with the present scale.
         """
         if self._scales:
             torch._amp_update_scale_(
@@ -380,9 +377,9 @@ def can_skip(optimizer: Optimizer) -> bool:
 
 
 class EmptySteps:
-    """Steps of batches that weigh nothing, of which the first is reported.
+    """Reports the first step whose batches weigh nothing.
 
-    On CUDA no device is waited for to learn of it.
+    On CUDA it does not wait for the device.
     """
 
     def __init__(self, state: RunState, say: Callable[..., None]) -> None:
@@ -391,7 +388,7 @@ class EmptySteps:
         self._sent: AsyncScalarCopy[tuple[int, str]] = AsyncScalarCopy()
         self._said = False
 
-    def left_out(self) -> None:
+    def note_left_out(self) -> None:
         """Note that this iteration leaves a step out because its batches weigh nothing."""
         self._tell(self._state.iter + 1, LEFT_OUT)
 

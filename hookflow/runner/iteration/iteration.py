@@ -11,6 +11,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.hooks.run import BEFORE_THE_STEP
 from hookflow.hooks.tensors import Weight, WeightedSum
 from hookflow.numbers import format_count
+from hookflow.runner.dispatch.dispatcher import HookCall
 from hookflow.runner.iteration.context import RunContext
 from hookflow.runner.iteration.ignored_targets import IgnoredTargets
 from hookflow.runner.iteration.requests import SKIP_MARKER
@@ -20,8 +21,7 @@ from hookflow.runner.model.task import check_outputs, single_numbers, steps_itse
 from hookflow.runner.process.state import NO_BATCH, RunState
 
 Iterate = Callable[[Iterator[Any]], None]
-"""Trains on batches until attention is set, or `RunState.next_stop` iterations are done."""
-
+"""Trains on batches until `RunState.attention` is set or `RunState.next_stop` is reached."""
 
 Step = Callable[[Any, Any], Any]
 """A task's step, in the run's precision."""
@@ -132,7 +132,7 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
                 update.record_skipped_step(True)
                 optimizer = clock()
             elif s.batch_weight == 0:
-                update.empty_steps.left_out()
+                update.empty_steps.note_left_out()
                 update.record_skipped_step(True)
                 optimizer = clock()
             else:
@@ -157,7 +157,9 @@ def plain_iteration(  # noqa: C901, PLR0915  # the hot path: a call of a helper 
     return iterate
 
 
-class _BatchwiseIteration(ABC):
+class _IterationBase(ABC):
+    """What the iterations that are not plain have in common: the loop around `train_iteration`."""
+
     def __init__(self, context: RunContext, run: Any, update: OptimizerUpdate) -> None:
         self.context = context
         self.state = context.state
@@ -176,7 +178,7 @@ class _BatchwiseIteration(ABC):
         engine = self.context.engine
         while True:
             entered = len(engine.arounds)
-            offered = self.iteration(batches)
+            offered = self.train_iteration(batches)
             if self.counter:
                 self.counter.commit()
             s.iter = s.done[0] = s.iter + 1
@@ -191,7 +193,7 @@ class _BatchwiseIteration(ABC):
                 return
 
     def _first_step(self, step: Step) -> Step:
-        """Return a step that at its first call looks for targets that the loss leaves out."""
+        """Return a step whose first call looks for targets that the loss leaves out."""
 
         def check_and_step(run: Any, batch: Any) -> Any:
             self.step = step
@@ -204,19 +206,19 @@ class _BatchwiseIteration(ABC):
         return check_and_step
 
     @abstractmethod
-    def iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
+    def train_iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
         """Do one iteration.
 
         Returns what the points are offered, or None where every batch was skipped.
         """
 
-    def next(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch.
+    def take_batch(self, batches: Iterator[Any]) -> Any:
+        """Return the next batch, and count its examples.
 
-        The number of its examples is learnt, and what the loss of this rank counts of the whole.
-        The latter is learnt here unless the task says what a batch weighs.
+        Over several ranks this sets the weight of this rank's loss by the examples, unless the task
+        says what a batch weighs.
 
-        Raises UserError when there is none, though the data promised more.
+        Raises UserError when there is no batch, though the data promised more.
         """
         s = self.state
         sizes = self.context.sizes["train"]
@@ -230,10 +232,10 @@ class _BatchwiseIteration(ABC):
             if self.counter:
                 self.counter.take(s.batch_idx, batch, total)
             return batch
-        raise too_few(s)
+        raise make_too_few_batches_error(s)
 
 
-class AccumulatedIteration(_BatchwiseIteration):
+class AccumulatedIteration(_IterationBase):
     """An iteration of one batch or several whose gradients add up, over any number of ranks.
 
     All may change in it: batches are replaced and skipped, steps skipped, losses scaled.
@@ -241,26 +243,23 @@ class AccumulatedIteration(_BatchwiseIteration):
 
     def __init__(self, context: RunContext, run: Any, update: OptimizerUpdate) -> None:
         super().__init__(context, run, update)
-        fired = (
-            context.engine.firings("before_train_iter")
-            if context.parts.section.accumulate.most > 1
-            else ()
-        )
+        fired: tuple[HookCall, ...] = ()
+        if context.parts.section.accumulate.most > 1:
+            fired = context.engine.firings("before_train_iter")
         self.writers = [
-            f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole"
+            firing
+            for firing in fired
+            if "batch" in firing.binding.writes and firing.binding.half == "whole"
         ]
-        """The hooks that fire at the later batches of an iteration, too.
-
-        These are the ones that write the batch.
-        """
+        """The hooks that write the batch: they fire at the later batches of an iteration, too."""
         for firing in self.writers:
             firing.ask_once_per_iteration(self.state)
         self.skips_some = any("control" in firing.binding.writes for firing in self.writers)
 
-    def iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
+    def train_iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
         s = self.state
         update = self.update
-        every = self.update.every
+        names = update.optimizer_names
         first = s.batch_idx
         last = min(first + s.accumulate, s.batches_per_epoch)
         grouped = s.accumulate > 1
@@ -271,13 +270,14 @@ class AccumulatedIteration(_BatchwiseIteration):
             writers = None
             if s.batch_idx > first:
                 writers = self.writers
-            batch = self.context.fire_with_batch("before_train_iter", self.next(batches), writers)
+            batch = self.take_batch(batches)
+            batch = self.context.fire_with_batch("before_train_iter", batch, writers)
             if batch is not SKIP_MARKER:
                 if grouped:
                     self.strategy.require_sync(self.skips_some or s.batch_idx + 1 == last)
                 update.weigh(batch)
                 if update.clears_before_forward:
-                    update.clear(every)
+                    update.clear(names)
                 outputs = self.step(self.run, batch)
                 check_outputs(outputs, self.task, "step", self.run)
                 self.timeline.mark(FORWARD)
@@ -287,7 +287,7 @@ class AccumulatedIteration(_BatchwiseIteration):
                 if grouped:
                     weight = weight * update.group.share(last - first)
                     totals.add(s, self.run.batch_set, outputs)
-                update.backward(offered, every, weight)
+                update.backward(offered, names, weight)
                 if s.batch_idx + 1 < last:
                     update.keep_gradients()
             s.batch_idx += 1
@@ -297,7 +297,7 @@ class AccumulatedIteration(_BatchwiseIteration):
             batch, index, outputs = offered
             means = self._merge_totals(totals)
             offered = batch, index, {**outputs, **means}
-        update.step(offered, every)
+        update.step(offered, names)
         return offered
 
     def _merge_totals(self, totals: "BatchTotals") -> dict[str, Any]:
@@ -316,9 +316,9 @@ class AccumulatedIteration(_BatchwiseIteration):
 
 
 class BatchTotals:
-    """The totals of the batches of one iteration.
+    """The totals of the batches of one iteration: examples, weight, and the numbers of outputs.
 
-    They are examples, weight, the sets of the batches, and numbers of outputs.
+    `sets` are the training sets that the batches are of.
     """
 
     def __init__(self) -> None:
@@ -339,15 +339,15 @@ class BatchTotals:
             self.outputs.setdefault(name, WeightedSum()).add(value, weight)
 
 
-class SelfSteppingIteration(_BatchwiseIteration):
+class SelfSteppingIteration(_IterationBase):
     """An iteration of a task that calls `run.backward` and `run.step` itself.
 
     It is one call of the task's `step`.
     """
 
-    def iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
+    def train_iteration(self, batches: Iterator[Any]) -> tuple[Any, ...] | None:
         s = self.state
-        batch = self.context.fire_with_batch("before_train_iter", self.next(batches))
+        batch = self.context.fire_with_batch("before_train_iter", self.take_batch(batches))
         offered: tuple[Any, ...] | None = None
         if batch is not SKIP_MARKER:
             self.update.weigh(batch)
@@ -361,12 +361,13 @@ class SelfSteppingIteration(_BatchwiseIteration):
             self.context.scalars.take(outputs)
             offered = batch, s.batch_idx, outputs
         s.batch_idx += 1
-        self.strategy.broadcast_buffers()  # what its last step has not shared yet
+        # The forward pass after the last step may have changed buffers once more.
+        self.strategy.broadcast_buffers()
         return offered
 
 
-def too_few(state: RunState) -> UserError:
-    """Return the error of data that end before they promised to."""
+def make_too_few_batches_error(state: RunState) -> UserError:
+    """Return the error for data that have fewer batches in an epoch than their length says."""
     message = (
         f"the training data promised {format_count(state.batches_per_epoch, 'batch')}, and gave"
         f" {state.batch_idx}"

@@ -18,6 +18,8 @@ NO_MOVES: Mapping[str, int] = MappingProxyType({})
 SKIP_MARKER: Any = object()
 """Marks a skipped batch: None is one, too, of a task that makes its own."""
 TOO_LATE_TO_STOP = ("on_exception", "after_run")
+MOST_NAMED_POINTS = 7
+"""The points that an error names at most; where there are more, it says "in an iteration"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +88,26 @@ class HookRequests:
         Requests about `this_process` alone wait for neither, and stop no other run that resumes
         from an earlier state.
         """
-        self.check(
-            "stop", [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP]
-        )
+        self.check("stop", self._list_stop_points())
         if not this_process and not self._find_lasting_stop() and self.stop_waits:
             epochs, iters = self.least
-            key, until = (
-                ("epochs", f"epoch {epochs}")
-                if self.state.epoch < epochs
-                else ("iters", f"iteration {iters}")
-            )
-            self.say(f"the stop waits for {until}, as run.min_{key} says: {reason}")
+            if self.state.epoch < epochs:
+                until = f"epoch {epochs}, as run.min_epochs"
+            else:
+                until = f"iteration {iters}, as run.min_iters"
+            self.say(f"the stop waits for {until} says: {reason}")
         self.stops[reason] = this_process and self.stops.get(reason, True)
         self.state.attention = True
 
     def fail(self, reason: str, *, checkpoint: bool) -> None:
         """End the training at the next safe point as failed; see `hookflow.hooks.run.Run.fail`."""
-        self.check(
-            "fail", [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP]
-        )
+        self.check("fail", self._list_stop_points())
         if self.failure is None:
             self.failure = FailureRequest(reason, checkpoint)
         self.state.attention = True
+
+    def _list_stop_points(self) -> list[str]:
+        return [point.name for point in self.plan.points if point.name not in TOO_LATE_TO_STOP]
 
     def take_failure(self) -> FailureRequest | None:
         """Return the request to end the run as failed, if there is one, and forget it."""
@@ -117,7 +117,7 @@ class HookRequests:
 
     @property
     def stop_waits(self) -> bool:
-        """Whether the run has not its least length yet."""
+        """Whether the run is shorter so far than `min_epochs` and `min_iters` say."""
         return self.state.epoch < self.least[0] or self.state.iter < self.least[1]
 
     def stop_reason(self) -> str | None:
@@ -187,7 +187,7 @@ class HookRequests:
     def end_epoch(self) -> None:
         """Let the epoch end, on all ranks.
 
-        The epoch that was meant may have come to its end meanwhile, and then nothing ends.
+        Nothing ends where the epoch has come to its end before the ranks agreed.
         """
         self.state.epoch_ends = self.state.batch_idx > 0 or not self.several
         self.epoch_end_reason = None
@@ -222,7 +222,8 @@ class HookRequests:
         """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""
         self.saves.update(moved)
         self.saves.update(dict.fromkeys(names))
-        self.keep = max(self.keep or 0, keep) if keep is not None else self.keep
+        if keep is not None:
+            self.keep = max(self.keep or 0, keep)
         self.state.attention = True
 
     def take_saves(self) -> tuple[dict[str, int | None], int | None]:
@@ -253,11 +254,9 @@ class HookRequests:
         self.ended_by = state.get("ended_by")
         self.validates = frozenset(state["validates"])
         self.epoch_end_reason = state["epoch_end"]
-        self.skips_step, self.saves, self.keep = (
-            state["skips_step"],
-            dict(state["saves"]),
-            state["keep"],
-        )
+        self.skips_step = state["skips_step"]
+        self.saves = dict(state["saves"])
+        self.keep = state["keep"]
         self.state.attention = True
 
     def check(self, call: str, points: Collection[str] = ()) -> None:
@@ -269,20 +268,18 @@ class HookRequests:
                 raise _make_error(
                     f"run.{call} is for hooks: a task need not ask to change its batch or its loss"
                 )
-        elif here.point not in points:
+            return
+        if here.point not in points:
             where = "in an iteration"
-            if len(points) < 8:
+            if len(points) <= MOST_NAMED_POINTS:
                 where = f"at {', '.join(points)}"
             raise _make_error(
                 f"run.{call} is not allowed at {here.point}", f"it may be called {where}"
             )
-        elif (
-            self.plan.points[here.point].kind == "module"
-            and self.state.stage != "train"
-            and call not in ("stop", "fail")
-        ):
+        is_inside_network = self.plan.points[here.point].kind == "module"
+        if is_inside_network and self.state.stage != "train" and call not in ("stop", "fail"):
             raise _make_error(f"run.{call} is not allowed at {here.point} in {self.state.stage}")
-        elif slot and slot not in here.writes:
+        if slot and slot not in here.writes:
             message = (
                 f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it'
                 f' writes "{slot}"'

@@ -68,9 +68,9 @@ def make_assignment_problem(name: str) -> Problem:
 
 
 class _ReportBase:
-    """Reports of hooks beside numbers.
+    """What hooks report beside numbers: images, figures, texts, histograms and messages.
 
-    `_origin` is who reports, and the iterations and epochs done; None is now.
+    `_origin` returns who reports, and at which iteration and epoch. None is the present one.
     """
 
     _log: EventRecorder
@@ -150,7 +150,7 @@ class Run(_ReportBase, RunProtocol):
         self._log = context.log
         self._media = context.media
         self._offers_log = bool(engine.plan.at("on_log"))
-        self._iteration = context.iteration
+        self._iteration_of = context.iteration_of
         self._offered_at: Place | None = None
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
         self._is_complete = True
@@ -298,7 +298,10 @@ class Run(_ReportBase, RunProtocol):
     @property
     def stepping(self) -> Mapping[str, torch.optim.Optimizer]:
         """The optimizers that step at the moment, by name."""
-        return {name: self.optimizers[name] for name in self._update.stepping or self._update.every}
+        return {
+            name: self.optimizers[name]
+            for name in self._update.stepping or self._update.optimizer_names
+        }
 
     def model_being_updated(self, model: str | None = None) -> nn.Module | None:
         stepping = [self._trains[name] for name in self.stepping]
@@ -330,17 +333,18 @@ class Run(_ReportBase, RunProtocol):
                 self._offered_at = None
 
     def _origin(self) -> tuple[str, Place | None]:
-        """Return who calls, a hook or the task, in which iteration: the one under way.
+        """Return who reports, a hook or the task, and the iteration and epoch under way.
 
-        Unknown in another thread.
+        In a thread other than that of the hooks both are unknown.
         """
         if get_ident() != self._engine.dispatcher.thread:
             return RUNNER_SOURCE, None
-        here = self._engine.current
-        return here.hook if here else "task", self._offered_at or (
-            self._iteration(here),
-            self._state.epoch,
-        )
+        binding = self._engine.current
+        reporter = "task"
+        if binding is not None:
+            reporter = binding.hook
+        place = self._offered_at or (self._iteration_of(binding), self._state.epoch)
+        return reporter, place
 
     def evaluate(self, batch: Any) -> dict[str, Any]:
         if self._strategy.mesh is not None:  # the forward pass gathers shards
@@ -387,7 +391,7 @@ class Run(_ReportBase, RunProtocol):
     def _check_on_all_ranks(self, call: str) -> None:
         """Raise UserError where the hook that makes a call fires on rank 0 alone.
 
-        It would wait for the other ranks.
+        The call would wait for the other ranks for ever.
         """
         here = self._engine.current
         if self._strategy.several and here is not None and here.hook in self._on_zero:
@@ -521,7 +525,7 @@ class Run(_ReportBase, RunProtocol):
     def _in_own_step(self, call: str) -> Any:
         """Return the current batch.
 
-        Raises UserError unless a task is in its step that it takes care of itself.
+        Raises UserError unless the call comes from the step of a task with `steps_itself`.
         """
         if self._state.batch is NO_BATCH or self._engine.current is not None:
             message = f"run.{call} is for the step of a task that steps its optimizers itself"
@@ -533,7 +537,7 @@ class Run(_ReportBase, RunProtocol):
     def _named(self, optimizers: tuple[str, ...]) -> tuple[str, ...]:
         for name in optimizers:
             self.optimizers[name]  # raises where there is none
-        return optimizers or self._update.every
+        return optimizers or self._update.optimizer_names
 
 
 COPIED_ATTRIBUTES = (

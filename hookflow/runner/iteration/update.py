@@ -88,9 +88,9 @@ class GradientAccumulator:
         return None
 
     def share(self, batches: int) -> Weight:
-        """Take in the current batch, which may be the first of so many.
+        """Add the current batch to a group of so many batches.
 
-        Returns what its loss counts.
+        Returns the factor of its loss in the mean of the group.
         """
         weight = self._weight_of_batch()
         if is_zero(self._expected):
@@ -134,9 +134,9 @@ class OptimizerUpdate:
     """The gradients and the optimizers of a run; `stepping` names those whose step is being taken.
 
     Gradients accumulate until a step has used them. They are cleared before the next forward pass,
-    or after it where a hook reads them there. With `loss_weight` the mean of the gradients over
-    ranks is that of the whole batch. A batch of weight 0 is left out among others; where there are
-    no others, the step is.
+    or after it where a hook reads them there. `loss_weight` weighs the loss of a rank, so that the
+    mean of the gradients over ranks is that of the whole batch. A batch of weight 0 counts nothing
+    among others. A step of which all batches weigh 0 is left out.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class OptimizerUpdate:
         optimizers = context.parts.optimizers
         strategy = context.parts.strategy
         engine = context.engine
-        self.every = tuple(optimizers)
+        self.optimizer_names = tuple(optimizers)
         self.stepping: tuple[str, ...] = ()
         self.idle = False
         """Whether a task that steps itself has trained without a call of `run.step`."""
@@ -164,6 +164,7 @@ class OptimizerUpdate:
             context.parts.device, context.parts.section.compile
         )
         self._kept = False
+        """Whether the unused gradients are copies, which CUDA graphs do not write over."""
         self._clear = {
             name: make_gradient_clearer([optimizer]) for name, optimizer in optimizers.items()
         }
@@ -175,6 +176,7 @@ class OptimizerUpdate:
             for binding in engine.plan.at(point)
         )
         self._used = set(optimizers)
+        """The optimizers whose gradients a step has used."""
         self.clears_before_forward = not any(
             root(slot) == "grads"
             for point in engine.plan.points
@@ -183,6 +185,7 @@ class OptimizerUpdate:
             for slot in (*binding.reads, *binding.writes)
         )
         self._left_out: tuple[int, list[Tensor | bool]] = (-1, [])
+        """The latest iteration with steps that may be left out, and for each whether it was."""
         self._weigh = context.weigh
         self.weighs = context.weigh is not None
         """Whether the task says what a batch weighs."""
@@ -190,9 +193,10 @@ class OptimizerUpdate:
         """The weight of the current batch on all ranks."""
         self.empty_steps = EmptySteps(context.state, context.log.say)
         self._began: set[str] = set()
+        """The optimizers that have stepped at least once."""
 
     def weigh(self, batch: Any) -> None:
-        """Have the task say what a batch weighs, if it does; all ranks must call it."""
+        """Have the task say what a batch weighs, if it can; all ranks must call it."""
         if self._weigh is None:
             return
         weight = total = self._weigh(batch)
@@ -218,9 +222,10 @@ class OptimizerUpdate:
         self.clear(names)
         batches = self._requests.accumulates
         if batches:
-            weight = weight * (
-                self.group.share(batches) if self._requests.by_examples else 1 / batches
-            )
+            share: Weight = 1 / batches
+            if self._requests.by_examples:
+                share = self.group.share(batches)
+            weight = weight * share
             self._requests.accumulates = 0
         loss = outputs["loss"]
         if self.weighs:
@@ -253,7 +258,7 @@ class OptimizerUpdate:
             seed = torch.zeros_like(loss) + weight  # not NaN, as the loss times 0 may be
         elif not is_one(weight):
             loss = loss * weight
-        if len(names) == len(self.every):
+        if len(names) == len(self.optimizer_names):
             inputs = None
         else:
             inputs = [p for p in self._parameters(names) if p.requires_grad]
@@ -283,7 +288,7 @@ class OptimizerUpdate:
     @property
     def has_unused_gradients(self) -> bool:
         """Whether gradients have been computed that no step has used."""
-        return len(self._used) < len(self.every)
+        return len(self._used) < len(self.optimizer_names)
 
     def check_second_backward(self, hook: str) -> None:
         """Raise UserError where a hook cannot compute the gradients of each batch a second time."""
@@ -296,10 +301,10 @@ class OptimizerUpdate:
             "FSDP has sharded them": any(map(is_sharded, parts.model.parameters())),
             "CUDA graphs keep the outputs of one pass alone": self._records_graphs,
         }
-        for obstacle in (each for each, is_so in obstacles.items() if is_so):
-            raise UserError(
-                Problem(f'hook "{hook}" computes the gradients of a batch twice, and {obstacle}')
-            )
+        for obstacle, is_there in obstacles.items():
+            if is_there:
+                message = f'hook "{hook}" computes the gradients of a batch twice, and {obstacle}'
+                raise UserError(Problem(message))
 
     def clear(self, names: Collection[str]) -> None:
         """Drop the gradients of the named optimizers that a step has used."""
@@ -312,7 +317,7 @@ class OptimizerUpdate:
         """Copy unused gradients out of the memory of CUDA graphs, which write over it."""
         if self._records_graphs and not self._kept:
             for parameter in self._parameters(
-                name for name in self.every if name not in self._used
+                name for name in self.optimizer_names if name not in self._used
             ):
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad.clone()
@@ -337,9 +342,9 @@ class OptimizerUpdate:
             self._timeline.mark(BACKWARD)
         skips = self.take_skip_request()
         if is_empty is True and not skips:
-            self.empty_steps.left_out()
+            self.empty_steps.note_left_out()
             skips = True
-        found_inf = None
+        found_inf = None  # where the guard has not looked at the gradients
         if self.guard and not skips:
             found_inf = self.guard.found_inf(names)
             if isinstance(is_empty, Tensor):
@@ -348,7 +353,7 @@ class OptimizerUpdate:
         if not skips:
             skips = self._fire_before_step(offered)
         self._have_used(names)
-        if self.guard and found_inf is not None and len(self._used) == len(self.every):
+        if self.guard and found_inf is not None and len(self._used) == len(self.optimizer_names):
             self.guard.update_scale()
         if skips:
             self.record_skipped_step(True)
@@ -440,8 +445,8 @@ class OptimizerUpdate:
     def _is_empty(self, names: Iterable[str]) -> bool | Tensor:
         """Return whether all batches behind the gradients of these optimizers weigh nothing.
 
-        The answer may be a tensor that is 1 if so. It is False where the task does not say what a
-        batch weighs, or has computed the gradients by itself.
+        The answer may be a tensor on the device, which is 1 if they do. It is False where the task
+        does not say what a batch weighs, or has computed the gradients by itself.
         """
         total = self.group.drop(names)
         if total is None:
@@ -479,7 +484,7 @@ class OptimizerUpdate:
     def record_skipped_step(self, left_out: Tensor | bool) -> None:
         """Remember whether a step of this iteration was left out.
 
-        A tensor may say it.
+        A tensor on the device says it where the host does not know yet.
         """
         if self._left_out[0] != self._state.iter:
             self._left_out = self._state.iter, []
@@ -494,9 +499,9 @@ class OptimizerUpdate:
         return latest == iteration and any(map(bool, steps))
 
     def settle(self) -> None:
-        """Wait until it is certain of every loss that it was finite.
+        """Wait for the checks of all losses and steps so far, and report what they have found.
 
-        Raises NonFiniteLossError when one was not.
+        Raises NonFiniteLossError when a loss was not finite.
         """
         if self.losses:
             self.losses.settle()
@@ -520,7 +525,7 @@ class OptimizerUpdate:
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each fault of the network and the optimizers between iterations."""
-        trained = {*self._parameters(self.every)}
+        trained = {*self._parameters(self.optimizer_names)}
         for name, model in self._parts.models.items():
             if not model.training and not trained.isdisjoint(model.parameters()):
                 yield IN_EVALUATION.format(
@@ -549,12 +554,12 @@ class OptimizerUpdate:
         """
         return {
             name: [p.grad for p in self._parameters([name])]
-            for name in self.every
+            for name in self.optimizer_names
             if name not in self._used
         }
 
     def load_state_dict(self, state: Mapping[str, list[Tensor | None]]) -> None:
-        self._used = set(self.every) - state.keys()
+        self._used = set(self.optimizer_names) - state.keys()
         for name, gradients in state.items():
             for parameter, gradient in zip(self._parameters([name]), gradients, strict=True):
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)

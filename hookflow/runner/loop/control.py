@@ -53,6 +53,7 @@ class CommandHandler:
     rewind: Rewind | None = None
     _answers: list[dict[str, Any]] = field(default_factory=list)
     _steps_until: int = 0
+    """The iteration up to which `step` lets a paused run train."""
     _traced_until: int = 0
 
     def __post_init__(self) -> None:
@@ -72,10 +73,12 @@ class CommandHandler:
         }
 
     @property
-    def holds(self) -> bool:
+    def waits(self) -> bool:
         """Whether the run waits at this safe point for the next command."""
-        leaves = self.validation_due or self.stop or self.rewind or self.over
-        return self.paused and not leaves and self.state.iter >= self._steps_until
+        if not self.paused or self.state.iter < self._steps_until:
+            return False
+        must_go_on = self.validation_due or self.stop or self.rewind or self.over
+        return not must_go_on
 
     def execute(self, command: CommandRecord) -> bool:
         """Execute a command, or refuse it.
@@ -85,10 +88,9 @@ class CommandHandler:
         name = command["cmd"]
         args = command["args"]
         note = ""
-        refused = (
-            find_command_problem(name, args, self.context.plan.settable)
-            or "the training is over" * self.over
-        )
+        refused = find_command_problem(name, args, self.context.plan.settable)
+        if not refused and self.over:
+            refused = "the training is over"
         if not refused:
             try:
                 note = self._handlers[name](*args) or ""
@@ -103,7 +105,10 @@ class CommandHandler:
         return not refused and name in ("checkpoint", *CHANGING_COMMANDS)
 
     def answer(self) -> None:
-        """Record what has become of the commands, but for a validation that is still due."""
+        """Record what has become of each command.
+
+        A command `validate` is answered once the validation is over.
+        """
         waiting = [
             answer
             for answer in self._answers
@@ -121,16 +126,17 @@ class CommandHandler:
     def _resume(self) -> None:
         _require(self.paused, "the run is not paused")
         self.paused = False
+        self._steps_until = 0
 
     def _step(self) -> None:
         _require(self.paused, "the run is not paused; a step is one iteration of a paused run")
         self._steps_until = max(self._steps_until, self.state.iter) + 1
 
     def _checkpoint(self) -> None:
-        """It is saved with what else changes the state."""
+        """Nothing is left to do: `execute` says that the state is to be saved."""
 
     def _stop(self) -> None:
-        """It is signed by who has sent it: see `execute`."""
+        """Nothing is left to do: `execute` sets `stop`, with the name of the sender."""
 
     def _validate(self) -> None:
         _require(bool(sets_of("val", self.context.parts.data)), "the run has no validation data")
@@ -175,7 +181,7 @@ class CommandHandler:
             "the loop of this run is its program's own, which cannot go back: stop it and"
             " resume it",
         )
-        self.checkpoints.report()  # what is being written is there then
+        self.checkpoints.report()  # waits for the checkpoint that is being written
         consensus = self.context.consensus
         checkpoint = consensus.broadcast_object(self._find(name) if consensus.ranks.first else "")
         if isinstance(checkpoint, str):
@@ -184,9 +190,9 @@ class CommandHandler:
         return str(self.rewind)
 
     def _find(self, name: str) -> Path | str:
-        """Return the checkpoint of a name, or of its directory's name.
+        """Return the checkpoint of this name, which may be that of its directory.
 
-        Returns why the run cannot go back to it where it cannot.
+        Where the run cannot go back to it, return why, in words.
         """
         paths = {path.name: path for path in self.store.all()}
         if not paths:
@@ -208,6 +214,6 @@ class CommandHandler:
         return path
 
 
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ValueError(otherwise)
+def _require(is_met: bool, refusal: str) -> None:
+    if not is_met:
+        raise ValueError(refusal)

@@ -74,14 +74,16 @@ class LossDiagnosis:
                 yield f"The diagnosis raised {type(error).__name__}: {error}."
 
     def _parameters(self) -> Iterator[str]:
-        yield from _not_finite("Parameters that are", dict(self.parts.model.named_parameters()))
+        yield from _describe_not_finite(
+            "Parameters that are", dict(self.parts.model.named_parameters())
+        )
 
     def _inputs(self) -> Iterator[str]:
         """Name the inputs that are not finite, and the hooks that had the batch earlier."""
         leaves = {
             f"batch{keystr(path)}": leaf for path, leaf in tree_flatten_with_path(self.batch)[0]
         }
-        complaints = [*_not_finite("Input that is", leaves)]
+        complaints = [*_describe_not_finite("Input that is", leaves)]
         yield from complaints
         bindings = self.engine.plan.at("before_train_iter")
         hooks = [
@@ -105,10 +107,10 @@ class LossDiagnosis:
         yield f"The batch is saved as {path.name} in the run directory."
 
     def _check_another_pass(self) -> Iterator[str]:
-        """Name the first module whose output is not finite.
+        """Do the forward and the backward pass again, and name what is not finite first.
 
-        The parameters whose gradients are not finite are named, too. Where all is finite, name the
-        first hook that changes that.
+        It is a module by its output, and parameters by their gradients. Where the outputs are
+        finite without hooks, it is a hook.
         """
         trained = {name: p for name, p in self.parts.model.named_parameters() if p.requires_grad}
         bad: list[str] = []
@@ -188,7 +190,7 @@ class LossDiagnosis:
     def _compute_outputs(self) -> tuple[dict[str, Any], list[tuple[str, torch.nn.Module]]]:
         """Return the outputs for the batch, and the modules with outputs that are not finite.
 
-        The modules are in order.
+        The modules are in the order of their calls.
         """
         broken: list[tuple[str, torch.nn.Module]] = []
         with ExitStack() as hooks:
@@ -244,7 +246,7 @@ def _add_if_not_finite(found: list[Any], thing: Any, *offered: Any) -> None:
         found.append(thing)
 
 
-def _not_finite(what: str, values: Mapping[str, Any]) -> Iterator[str]:
+def _describe_not_finite(what: str, values: Mapping[str, Any]) -> Iterator[str]:
     names = [name for name, value in values.items() if not _is_finite(value)]
     if names:
         yield f"{what} not finite: {first_few(names)}."

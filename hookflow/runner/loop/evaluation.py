@@ -48,10 +48,10 @@ The weight counts batches if the task does not say what they weigh.
 
 
 class WeightedMeans:
-    """The mean of each number over the weights of a pass.
+    """The weighted mean of each number over the batches of a pass.
 
-    It is over the batches where neither weights nor sizes are known. The sums stay on the device
-    until the end. `exact` says that every weight will be known.
+    Where a batch has neither a weight nor a size, all batches count alike. The sums stay on the
+    device until the end. `exact` says that every weight will be known.
     """
 
     def __init__(self, exact: bool) -> None:
@@ -158,7 +158,6 @@ class EvaluationLoop:
         batch_idx = state.batch_idx
         batches = state.batches
         entered = len(self.engine.arounds)
-        every: dict[str, float] = {}
         latest = state.metrics, state.metrics_at
         modes = self.context.optimizer_modes
         with (
@@ -168,33 +167,40 @@ class EvaluationLoop:
         ):
             fire(f"before_{split}")
             with enter_evaluation(self.parts.model):
-                for name in sets or sets_of(split, self.parts.data):
-                    state.split = name
-                    metrics = self._pass(split)
-                    if metrics is None:
-                        state.metrics, state.metrics_at = latest
-                        point.cut_short = True
-                        self.engine.leave(entered)
-                        break
-                    every |= {in_set(name, metric): value for metric, value in metrics.items()}
+                metrics = self._pass_over_sets(split, sets or sets_of(split, self.parts.data))
+                if metrics is None:
+                    state.metrics, state.metrics_at = latest
+                    point.cut_short = True
+                    self.engine.leave(entered)
                 else:
-                    every = self._fire_over_sets(split, every)
-                    self.context.log.put(
-                        "metrics", split=split, v=every, seconds=time.perf_counter() - began
-                    )
+                    metrics = self._fire_over_sets(split, metrics)
+                    seconds = time.perf_counter() - began
+                    self.context.log.put("metrics", split=split, v=metrics, seconds=seconds)
         state.split = "train"
         state.batch_idx = batch_idx
         state.batches = batches
         return metrics is not None
 
-    def _fire_over_sets(self, split: str, every: dict[str, float]) -> dict[str, float]:
+    def _pass_over_sets(self, split: str, sets: Sequence[str]) -> dict[str, float] | None:
+        """Walk over each set, and return the metrics of all; None when a signal has come."""
+        metrics: dict[str, float] = {}
+        for name in sets:
+            self.state.split = name
+            metrics_of_set = self._pass(split)
+            if metrics_of_set is None:
+                return None
+            for metric, value in metrics_of_set.items():
+                metrics[in_set(name, metric)] = value
+        return metrics
+
+    def _fire_over_sets(self, split: str, of_sets: dict[str, float]) -> dict[str, float]:
         """Fire `after_X`, where hooks may add metrics over all sets; return the metrics with these.
 
         A formula that a hook monitors becomes a metric of its own, by its text. The metrics stay in
         `RunState.metrics`, where nothing can be added any more.
         """
         state = self.state
-        metrics = SplitMetrics(every)
+        metrics = SplitMetrics(of_sets)
         state.metrics = metrics
         self.engine.fire(f"after_{split}", metrics)
         result = dict(metrics)
@@ -244,8 +250,7 @@ class EvaluationLoop:
     def broadcast_metrics(self, own: dict[str, float]) -> dict[str, float]:
         """Return the metrics of rank 0, by which all ranks decide.
 
-        A warning names each metric once that other ranks have too. Nothing is wrong with a metric
-        that has one value, or that rank 0 alone makes.
+        A warning names, once, each metric of which another rank has another value.
         """
         every = self.context.consensus.all_gather_object(own)
         for name in dict.fromkeys(chain(*every)):
@@ -333,10 +338,10 @@ class EvaluationLoop:
                 for index, batch in self._batches(f"before_{split}_iter", "before_predict_iter"):
                     predicted = predict(self.run, batch)
                     if isinstance(predicted, Mapping):
-                        predicted = {
-                            **({} if indices is None else {"index": indices[index]}),
-                            **predicted,
-                        }
+                        columns = {}
+                        if indices is not None:
+                            columns["index"] = indices[index]
+                        predicted = {**columns, **predicted}
                         fire("after_predict_iter", batch, index, predicted)
                     rows.add(predicted)
                     self.engine.leave(inside)
@@ -349,8 +354,8 @@ class EvaluationLoop:
 class ValSchedule:
     """Says when a validation on one set of data is due.
 
-    It has no state but the counters of the run. An amount of time is over so long after `start` or
-    the end of the latest validation; then `request` is called, by a thread of its own.
+    It has no state but the counters of the run. An interval of time begins at `start` and at the
+    end of each validation. When it is over, a thread of its own calls `request`.
     """
 
     def __init__(
@@ -367,10 +372,7 @@ class ValSchedule:
             self._measure = Measure.of_interval(every, state.epoch_lengths)
 
     def next_iteration(self) -> float:
-        """Return the iteration after which the next validation is due by count.
-
-        It is infinity if none is.
-        """
+        """Return the iteration after which the next validation is due by count, or infinity."""
         measure = self._measure
         if measure:
             return measure.compute_reached_count(measure.multiple(self._state.iter) + 1)
@@ -379,24 +381,36 @@ class ValSchedule:
     def due(self, *, epoch_done: bool) -> bool:
         """Return whether a validation is due after this iteration, or after this epoch.
 
-        It is never due twice in a place. A part of an epoch that ends with the epoch is due after
-        the epoch.
+        A training ends with a validation, however it is counted. Where a part of an epoch ends
+        with the epoch, the validation comes after the epoch.
         """
+        if epoch_done:
+            return self._is_due_after_epoch()
+        state = self._state
+        is_due = self._has_entered_multiple() or state.finished
+        if self._every.unit == "it":
+            return is_due
+        return is_due and not state.epoch_is_over
+
+    def _is_due_after_epoch(self) -> bool:
         state = self._state
         every = self._every
+        if every.unit == "ep":
+            if every.by_iterations:
+                is_due = self._has_entered_multiple()
+            else:
+                is_due = state.epoch % every.value == 0
+            if is_due:
+                return True
+        return state.finished and state.validated.get(self._name) != state.iter
+
+    def _has_entered_multiple(self) -> bool:
+        """Return whether the latest iteration has entered another multiple of the interval."""
         measure = self._measure
-        entered = measure is not None and measure.multiple(state.iter) != measure.multiple(
-            state.iter - 1
-        )
-        if every.unit == "it" and not epoch_done:
-            return entered or state.finished
-        if every.unit == "ep" and epoch_done:
-            if measure:
-                return entered
-            return state.epoch % every.value == 0 or state.finished
-        if epoch_done:
-            return state.finished and state.validated.get(self._name) != state.iter
-        return (entered or state.finished) and not state.epoch_is_over
+        if measure is None:
+            return False
+        done = self._state.iter
+        return measure.multiple(done) != measure.multiple(done - 1)
 
     def start(self) -> None:
         """Count time from here, until `stop`."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from hookflow.events.records import CommandRecord, Status
 from hookflow.runner.builder.rate_scaling import make_rate_scaling
@@ -23,7 +23,7 @@ from hookflow.runner.distributed.consensus import (
     VALIDATE,
 )
 from hookflow.runner.iteration.context import RunContext
-from hookflow.runner.iteration.iteration import Iterate, too_few
+from hookflow.runner.iteration.iteration import Iterate, make_too_few_batches_error
 from hookflow.runner.iteration.update import OptimizerUpdate
 from hookflow.runner.logging.timing import COMMANDS
 from hookflow.runner.loop.control import CHANGING_COMMANDS, CommandHandler
@@ -35,20 +35,33 @@ from hookflow.runner.state.checkpoint_manager import CheckpointManager
 from hookflow.runner.state.iteration_start import IterationStart, RecordingRate, recording_rate
 
 STOP_PRIORITY = ("finished", "stopped", "interrupted", "failed")
-"""The ways for a run to end.
+"""The ways for a run to end, the gravest last.
 
-Where there are several reasons for it, the gravest counts, and of two the earlier.
+Of several reasons to end, the gravest counts, and of two that are alike the earlier.
 """
 
 POLL_PERIOD_SECONDS = 0.05
 """Seconds between looks for what ends a pause."""
+
+LONGEST_WAIT_SECONDS = 0.5
+"""Seconds that rank 0 waits in a pause, at most, before it shares what has come."""
+
+
+class News(NamedTuple):
+    """What has come to rank 0 since the safe point looked last."""
+
+    commands: list[CommandRecord]
+    has_written: bool
+    """Whether a checkpoint has been written."""
+    has_signal: bool
+    """Whether a signal ends the run."""
 
 
 @dataclass
 class SafePoint:
     """Does at safe points what has been asked for.
 
-    `stop` says why the run ends, once it does; all ranks agree.
+    `stop` says why the run ends, once it does. It is the same on all ranks.
     """
 
     context: RunContext
@@ -77,7 +90,8 @@ class SafePoint:
 
         Commands come first, then a stop, then a checkpoint.
 
-        `wait` is for several ranks: it says that they wait for one another here anyway.
+        With `wait`, several ranks wait for one another here and agree at once. Without it they
+        agree some iterations later.
         """
         end_if_forked(self.pid)
         state = self.state
@@ -106,12 +120,12 @@ class SafePoint:
         Returns whether a checkpoint is to be saved.
         """
         saves = bool(agreed & SAVE)
+        stops = bool(agreed & STOP)
         if agreed & RUN_COMMANDS:
-            self._execute_commands()
-            stop = self.control.stop
-            if stop:
-                saves |= self._stop_for(stop)
-        if agreed & STOP:
+            stops |= self._execute_commands()
+            if self.control.stop:
+                saves |= self._stop_for(self.control.stop)
+        if stops:
             saves |= self._stop_as_agreed()
         if agreed & END_EPOCH:
             self.requests.end_epoch()
@@ -130,10 +144,7 @@ class SafePoint:
             self._stop_as_agreed()
 
     def should_abort(self, batches: int) -> bool:
-        """Return whether a signal ends the current evaluation.
-
-        So many of its batches are done.
-        """
+        """Return whether a signal ends the current evaluation, after so many of its batches."""
         wishes = 0
         if self._signal:
             wishes = STOP
@@ -144,6 +155,7 @@ class SafePoint:
 
     @property
     def _signal(self) -> StopReason | None:
+        """The signal that ends the run, until `_stop_as_agreed` has handled it."""
         if self.signals.stop is self.handled_signal:
             return None
         return self.signals.stop
@@ -168,11 +180,8 @@ class SafePoint:
         wishes = 0
         if self.signals.commands or self.control.paused:
             wishes = RUN_COMMANDS
-        if (
-            requests.failure is not None
-            or requests.stop_reason() is not None
-            or self._signal is not None
-        ):
+        is_requested = requests.failure is not None or requests.stop_reason() is not None
+        if is_requested or self._signal is not None:
             wishes |= STOP
         elif requests.stops:  # it waits for run.min_iters, which no safe point announces
             self.state.attention = True
@@ -185,7 +194,7 @@ class SafePoint:
         if self.checkpoints.has_written:
             wishes |= REPORT_SAVE
         if requests.epoch_end_reason is not None:
-            return wishes | END_EPOCH
+            wishes |= END_EPOCH
         return wishes
 
     def _stop_as_agreed(self) -> bool:
@@ -193,31 +202,40 @@ class SafePoint:
 
         Returns whether its state is to be saved first.
         """
+        say = self.context.log.say
+        done = self.state.iter
         signal = self._signal
-        requests = self.requests
-        requested = None
-        reason = requests.stop_reason()
-        if reason is not None:
-            status: Status = "stopped" if requests.accept_stop(reason) else "finished"
-            requested = StopReason(reason, status, 0, save=False)
-        failure = requests.take_failure()
+        requested = self._accept_requested_stop()
+        failure = self._take_requested_failure()
         if failure is not None:
-            requested = StopReason(failure.reason, "failed", 1, save=failure.checkpoint)
-            self.context.log.say(
-                f"failed after iteration {self.state.iter}: {failure.reason}", "warn"
-            )
-        self.handled_signal = self.signals.stop
+            say(f"failed after iteration {done}: {failure.reason}", "warn")
         if signal is not None:
-            self.context.log.say(
-                f"{signal.reason}: stopping after iteration {self.state.iter}", "warn"
-            )
-        if failure is not None:
-            own = requested
-        else:
-            own = signal or requested
+            self.handled_signal = signal
+            say(f"{signal.reason}: stopping after iteration {done}", "warn")
+        own = failure or signal or requested
         return self._stop_for(*self.consensus.all_gather_object(own))
 
+    def _accept_requested_stop(self) -> StopReason | None:
+        """Return the stop that hooks of this rank have requested, and forget the requests."""
+        reason = self.requests.stop_reason()
+        if reason is None:
+            return None
+        status: Status = "finished"
+        if self.requests.accept_stop(reason):
+            status = "stopped"
+        return StopReason(reason, status, 0, save=False)
+
+    def _take_requested_failure(self) -> StopReason | None:
+        failure = self.requests.take_failure()
+        if failure is None:
+            return None
+        return StopReason(failure.reason, "failed", 1, save=failure.checkpoint)
+
     def _stop_for(self, *reasons: StopReason | None) -> bool:
+        """Let the run end for the gravest of these reasons, and of an earlier one.
+
+        Returns whether its state is to be saved first.
+        """
         before = self.stop
         self.stop = max(
             filter(None, (before, *reasons)), key=lambda stop: STOP_PRIORITY.index(stop.status)
@@ -227,51 +245,64 @@ class SafePoint:
             self.requests.save(["last"])
         return saves
 
-    def _execute_commands(self) -> None:
+    def _execute_commands(self) -> bool:
         """Execute the commands that have come, and answer each.
 
-        A pause lasts until a command or a signal ends it. Rank 0 hears commands for all.
+        A pause lasts until a command or a signal ends it. Commands come to rank 0, which shares
+        them. Returns whether a signal ends the run.
         """
         state = self.state
         control = self.control
         before = state.stage
         with self.context.timeline.excluded(COMMANDS):
             while True:
-                state.stage = "paused" if control.holds else before
-                commands, written, over = self.consensus.broadcast_object(self._next_commands())
-                saves = [control.execute(command) for command in commands]
-                changes = any(command["cmd"] in CHANGING_COMMANDS for command in commands)
-                # A hook may be switched off on one rank alone, which refuses commands about it.
-                if commands and self.consensus.any_rank(any(saves)):
-                    self.requests.save(["last"])
-                    self.checkpoints.save()
-                if written or changes:
-                    self.checkpoints.report()
-                control.answer()
-                if over or not control.holds:
+                state.stage = before
+                if control.waits:
+                    state.stage = "paused"
+                    self._wait_for_news()
+                news = self.consensus.broadcast_object(self._take_news())
+                self._execute_all(news)
+                if news.has_signal or not control.waits:
                     break
         state.stage = before
         state.attention |= control.paused
+        return news.has_signal
 
-    def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
-        """Return new commands, whether a checkpoint was written, and whether a pause is over.
+    def _execute_all(self, news: News) -> None:
+        """Execute commands, save and report what they need, and answer them."""
+        control = self.control
+        saves = [control.execute(command) for command in news.commands]
+        changes = any(command["cmd"] in CHANGING_COMMANDS for command in news.commands)
+        # A hook may be switched off on one rank alone, which refuses commands about it.
+        if news.commands and self.consensus.any_rank(any(saves)):
+            self.requests.save(["last"])
+            self.checkpoints.save()
+        if news.has_written or changes:
+            self.checkpoints.report()
+        control.answer()
 
-        In a pause this waits.
-        """
+    def _wait_for_news(self) -> None:
+        """Wait on rank 0 until something comes, but not for long: the others wait for it."""
+        if not self.consensus.ranks.first:
+            return
         signals = self.signals
-        checkpoints = self.checkpoints
-        if self.control.holds and self.consensus.ranks.first:
-            until = time.monotonic() + 0.5
-            while time.monotonic() < until and not (
-                signals.commands or signals.stop or checkpoints.has_written
-            ):
-                time.sleep(POLL_PERIOD_SECONDS)
-        commands = [signals.commands.popleft() for _ in range(len(signals.commands))]
-        return commands, checkpoints.has_written, signals.stop is not None
+        until = time.monotonic() + LONGEST_WAIT_SECONDS
+        while time.monotonic() < until:
+            if signals.commands or signals.stop or self.checkpoints.has_written:
+                return
+            time.sleep(POLL_PERIOD_SECONDS)
+
+    def _take_news(self) -> News:
+        commands = self._take_commands()
+        return News(commands, self.checkpoints.has_written, self.signals.stop is not None)
+
+    def _take_commands(self) -> list[CommandRecord]:
+        commands = self.signals.commands
+        return [commands.popleft() for _ in range(len(commands))]
 
     def reject_remaining_commands(self) -> None:
         """Answer the commands that have come too late."""
-        for command in self._next_commands()[0]:
+        for command in self._take_commands():
             self.control.execute(command)
         self.control.answer()
 
@@ -296,20 +327,20 @@ class TrainingLoop:
         self.data = self.context.parts.data
         self.sets = sets_of("val", self.data)
         plan = self.context.plan
-        own = self.context.parts.own_hooks
-        there = {binding.hook for binding in plan.at("after_train_epoch")} & own.keys()
-        self.hooks_may_raise = any(hook.name in there and not hook.queue for hook in plan.hooks)
+        fired_after_epoch = {binding.hook for binding in plan.at("after_train_epoch")}
+        own_after_epoch = fired_after_epoch & self.context.parts.own_hooks.keys()
+        self.hooks_may_raise = any(
+            hook.name in own_after_epoch and not hook.queue for hook in plan.hooks
+        )
         """Whether an epoch ends with hooks of the user's, before which the state is kept."""
         train = self.data.get("train")
-        world = self.context.parts.ranks.world
-        accumulate = self.section.accumulate.most
         self.iteration_start: IterationStart | None = None
         """The state at the start of the current iteration.
 
         It is kept where a hung worker may cut one short in its middle.
         """
-        if world == 1 and train is not None:
-            rate = recording_rate(train, plan, accumulate)
+        if self.context.parts.ranks.world == 1 and train is not None:
+            rate = recording_rate(train, plan, self.section.accumulate.most)
             if rate is not RecordingRate.NEVER:
                 self.iteration_start = IterationStart(self.checkpoints.snapshot, rate)
         self.rate_scaling = make_rate_scaling(self.context.parts, self.context.log.say)
@@ -325,9 +356,10 @@ class TrainingLoop:
         state = self.state
         safe_point = self.safe_point
         self._begin()
-        several = self.context.parts.ranks.world > 1
-        refetches = self.context.refetches_batches
-        safe_point.signals.be_graceful(self._report_wait if several else None, refetches=refetches)
+        report_wait = None
+        if self.context.parts.ranks.world > 1:
+            report_wait = self._report_wait
+        safe_point.signals.be_graceful(report_wait, refetches=self.context.refetches_batches)
         safe_point.check_stop()
         if state.validation_due:
             self._validate(state.validation_due)
@@ -371,11 +403,8 @@ class TrainingLoop:
                 self.iterate(batches)
                 state.iterating = False
                 if state.iter == done:
-                    raise too_few(state)
-            state.epoch = epoch + 1
-            state.batch_idx = 0
-            state.epoch_ends = False
-            state.enter_epoch()
+                    raise make_too_few_batches_error(state)
+            state.close_epoch()
             engine.fire("after_train_epoch")
             if self.sets:
                 self._validate(self.sets)
@@ -415,10 +444,7 @@ class TrainingLoop:
             return
         if self.hooks_may_raise:
             self.checkpoints.keep_state()
-        state.epoch += 1
-        state.batch_idx = 0
-        state.epoch_ends = False
-        state.enter_epoch()
+        state.close_epoch()
         self.context.log.put(
             "epoch", seconds=time.perf_counter() - self.timeline.excluded_s - began
         )
@@ -446,10 +472,7 @@ class TrainingLoop:
             self.safe_point.process(wait=True)
 
     def _batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Return the training batches of an epoch.
-
-        Each comes after `before_fetch` where something is bound there.
-        """
+        """Return the training batches of an epoch; `before_fetch` fires before each."""
         batches = self.context.epoch_of("train", epoch, start)
         if self.engine.plan.at("before_fetch"):
             batches = call_before_each(
@@ -477,15 +500,14 @@ class TrainingLoop:
                 self.iterate(batches)
             except WorkerHangError:
                 self.engine.leave(entered)
-                if self.iteration_start is None:
-                    started = None
-                else:
+                started = None
+                if self.iteration_start is not None:
                     started = self.iteration_start.state()
                 if started is not None:
                     self.checkpoints.keep_state(started)
             state.iterating = False
             if state.iter < state.next_stop and not state.attention:
-                raise too_few(state)
+                raise make_too_few_batches_error(state)
             due = []
             if state.iter > before:
                 due = self._list_due_sets(epoch_done=False)
@@ -499,9 +521,10 @@ class TrainingLoop:
         self.context.log.say(text, "warn")
 
     def _next_stop(self) -> int:
-        """Return the iterations done at which the loop must look up by count."""
+        """Return the count of iterations at which the loop must look whether something is due."""
         state = self.state
-        left = ceil((state.batches_per_epoch - state.batch_idx) / state.accumulate)
+        batches_left = state.batches_per_epoch - state.batch_idx
+        left = ceil(batches_left / state.accumulate)
         stops: list[float] = [state.iter + left, self.context.consensus.next_iteration]
         if state.iter_limit is not None:
             stops.append(state.iter_limit)
@@ -515,11 +538,11 @@ class TrainingLoop:
         ]
 
     def _validate(self, sets: Sequence[str]) -> None:
-        """Validate.
+        """Validate on these sets of data.
 
-        When a signal or an error cuts that short, the state from before is saved, with the
-        validation due. That state is a copy in the host's memory: a hook may change the weights
-        meanwhile.
+        When a signal or an error cuts the validation short, the state from before it is saved, with
+        the validation still due. That state is a copy in the host's memory, since a hook may change
+        the weights during the validation.
         """
         state = self.state
         state.validation_due = ()

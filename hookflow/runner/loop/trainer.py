@@ -148,11 +148,8 @@ class Trainer:
     ) -> StopReason | None:
         """Run to the end and return why it ended early, if it did.
 
-        Exceptions propagate, after `after_run`.
-
-        `begin` is called once the checkpoint to `resume` from has been read. A `fork` returns what
-        is taken over of its state. A training that had ended early goes on where the pipeline
-        `is_changed` since.
+        Exceptions propagate, after `after_run`. `fork` adapts the state of the checkpoint to this
+        pipeline. `running` documents the other arguments.
         """
         with self.running(resume, begin, fork=fork, is_changed=is_changed):
             if self._parts.ranks.first:
@@ -188,12 +185,11 @@ class Trainer:
         fork: Adapt | None = None,
         is_changed: bool = False,
     ) -> Iterator[None]:
-        """Fire `before_run` and `after_run` around a loop.
+        """Fire `before_run` and `after_run` around a loop of the caller.
 
-        The loop goes on from the checkpoint to `resume` from.
-
-        `begin` is called once that has been read. A training that had ended early goes on where the
-        pipeline `is_changed` since.
+        The run goes on from the checkpoint `resume`, if there is one. `begin` is called once it has
+        been read. A training that a hook has ended early ends again, unless the pipeline
+        `is_changed` since then.
         """
         with self._running():
             if resume is not None:
@@ -341,9 +337,9 @@ class Trainer:
         self._log.say(COMPILED_NOTE)
 
     def _set_training_modes(self) -> None:
-        """Put the models in training mode, except frozen parts and models never trained.
+        """Put the models in training mode, except frozen parts and models that are never trained.
 
-        Frozen parts were put in evaluation.
+        Frozen parts are in evaluation mode already, and stay there.
         """
         trained = set()
         for optimizer in self._parts.optimizers.values():
@@ -361,19 +357,17 @@ class Trainer:
                 module.training = False
 
     def _set_initial_rates(self) -> None:
-        """Note the learning rates at the beginning.
-
-        PyTorch's schedulers trust a noted rate.
-        """
+        """Note the learning rates at the beginning, as PyTorch's schedulers expect it."""
         for optimizer in self._parts.optimizers.values():
             for group in optimizer.param_groups:
                 group.setdefault("initial_lr", number_of(group["lr"]))
 
     def _handle_error(self, error: BaseException) -> None:
-        """Fire what fires when something has raised.
+        """Fire `on_exception` and `after_run` when something has raised.
 
-        After a second signal, nothing is saved any more. A way back to a checkpoint is no failure:
-        it ends this attempt, of which nothing more is kept.
+        What hooks ask to save at `on_exception` is saved, except after a second signal. A command
+        to rewind is no failure: it ends this attempt, of which nothing more is kept, and
+        `on_exception` does not fire.
         """
         if isinstance(error, Rewind):
             self.engine.throw_into_arounds(error)
@@ -397,7 +391,7 @@ class Trainer:
         self.engine.fire("after_run")
 
     def _load(self, path: Path, fork: Adapt | None = None) -> None:
-        state = self.context.consensus.together(partial(self._take, path))
+        state = self.context.consensus.together(partial(self._read_checkpoint, path))
         self.engine.fire("after_load_checkpoint", state)
         self.checkpoints.snapshot.restore(state, fork)
         self._log.say(
@@ -407,7 +401,7 @@ class Trainer:
         if self.state.finished and not self.state.validation_due:
             self._log.say("nothing is left to do: every iteration of the training is done")
 
-    def _take(self, path: Path) -> dict[str, Any]:
+    def _read_checkpoint(self, path: Path) -> dict[str, Any]:
         strategy = self._parts.strategy
         device = self._parts.device
         if strategy.host_mesh is not None and strategy.mesh is None:
@@ -429,7 +423,7 @@ class Trainer:
     def restore_best(self) -> None:
         """Give the models the weights of the best checkpoint, where a hook wants that.
 
-        The training must have finished.
+        Nothing happens in a training that has not finished.
         """
         names = [
             saved.restored_at_end
@@ -447,7 +441,7 @@ class Trainer:
                 f'there is no checkpoint "{name}", whose weights restore_best wants', "warn"
             )
             return
-        state = consensus.together(partial(self._take, path))
+        state = consensus.together(partial(self._read_checkpoint, path))
         self.engine.fire("after_load_checkpoint", state)
         for model_name, model in self._parts.models.items():
             load_model(model, state[state_key("model", model_name)])
@@ -456,9 +450,9 @@ class Trainer:
         self._log.say(f"the models have the weights of {name} ({path.name})")
 
     def _fire_after_load(self) -> None:
-        """Fire `after_load_checkpoint` for the weights that models have begun with.
+        """Fire `after_load_checkpoint` with the initial weights that were read from files.
 
-        Changes of hooks to them are loaded.
+        What hooks change in them is loaded into the models.
         """
         weights = dict(self._parts.weights)
         self._parts.weights.clear()  # frees the host's memory
@@ -503,7 +497,7 @@ class Trainer:
         make_executor, make_reports = import_executor()
         parts = self._parts
         wake = partial(setattr, self.state, "attention", True)
-        reports = make_reports(self.engine.dispatcher.failed, wake, self._log.say)
+        reports = make_reports(self.engine.dispatcher.handle_failure, wake, self._log.say)
         snapshot = partial(RunCopy, self.run)
         executor = make_executor(
             plan, parts.model, snapshot, reports, parts.place, parts.hooks, parts.section.seed

@@ -161,6 +161,13 @@ class RunState:
         self.max_iters = all_iterations(max_epochs, max_iters, lengths)
         self.enter_epoch()
 
+    def close_epoch(self) -> None:
+        """Count the current epoch as done, and enter the next one."""
+        self.epoch += 1
+        self.batch_idx = 0
+        self.epoch_ends = False
+        self.enter_epoch()
+
     def enter_epoch(self) -> None:
         """Take on how many batches and iterations the current epoch has."""
         self.batches_per_epoch = self.batches_by_epoch.at(self.epoch)
