@@ -137,8 +137,8 @@ def now(
     echo(f"{health.glyph} {health.condition} at iteration {state.it:,}, {state.stage}")
     pids = LocalRanks.of(state).pids
     for rank, (binding, seconds) in sorted(read_training_places(run_dir, pids).items()):
-        echo(f"rank {rank} (pid {pids[rank]}): {inside_of(plan, binding, seconds)}")
         frames = read_stacks(run_dir, {rank: pids[rank]})[rank]
+        echo(f"rank {rank} (pid {pids[rank]}): {inside_of(plan, binding, seconds, frames)}")
         echo(
             "\n".join(f"  {frame}" for frame in frames)
             or "  its stack is not known: install py-spy"

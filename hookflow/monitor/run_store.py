@@ -272,13 +272,20 @@ class RunStore:
             process.inside,
             process.suspicion,
             moved,
+            process.stacks,
         )
 
     def assess_live_health(self) -> Health:
         """Return the health of the run as it has been read, also while the view is frozen."""
         process = self.process
         return assess_health(
-            self.live_state, process.life, time.time(), self.plan, process.inside, process.suspicion
+            self.live_state,
+            process.life,
+            time.time(),
+            self.plan,
+            process.inside,
+            process.suspicion,
+            stacks=process.stacks,
         )
 
     def make_ranks_here(self) -> LocalRanks:

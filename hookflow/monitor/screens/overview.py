@@ -28,7 +28,7 @@ from hookflow.monitor.widgets.hook_reason import HookReason
 from hookflow.monitor.widgets.hook_table import HookTable
 from hookflow.monitor.widgets.log_tail import LogTail
 from hookflow.monitor.widgets.rank_table import RankTable, assess_ranks
-from hookflow.monitor.widgets.stack_view import StackView
+from hookflow.monitor.widgets.stack_view import StackView, says_stall
 from hookflow.monitor.widgets.traceback_view import TracebackView
 from hookflow.numbers import format_count
 
@@ -206,8 +206,13 @@ class OverviewScreen(PageScreen):
         return state.end["reason"].strip()
 
     @property
-    def explains_failure(self) -> bool:
+    def has_failed(self) -> bool:
+        """Whether an error or a mistake of the user's has ended the run."""
         return self.failure is not None or bool(self.refusal)
+
+    @property
+    def explains_trouble(self) -> bool:
+        return self.has_failed or says_stall(self.store)
 
     def _show_trouble(self) -> None:
         """Show what is wrong with the run.
@@ -218,7 +223,7 @@ class OverviewScreen(PageScreen):
         store = self.store
         failure = self.failure
         refusal = self.refusal
-        has_failed = self.explains_failure
+        has_failed = self.has_failed
         is_stalled = store.health.condition == "stalled" and bool(store.stacks)
         self.set_class(has_failed, "-failed")
         self.set_class(is_stalled and not has_failed, "-stalled")

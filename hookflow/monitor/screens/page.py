@@ -152,7 +152,7 @@ class PageScreen(Screen[None]):
         return self.dashboard.store
 
     def compose(self) -> ComposeResult:
-        yield RunHeader(lambda: self.store, lambda: self.explains_failure)
+        yield RunHeader(lambda: self.store, lambda: self.explains_trouble)
         yield PageTabs(self.page_name)
         if self.store.is_replay:
             yield ReplayBar(lambda: self.store)
@@ -171,10 +171,8 @@ class PageScreen(Screen[None]):
         raise NotImplementedError
 
     @property
-    def explains_failure(self) -> bool:
-        """Whether the page shows the error that ended the run,
-        so that the header need not say it.
-        """
+    def explains_trouble(self) -> bool:
+        """Whether the page says what is wrong with the run, so that the header need not."""
         return False
 
     @property

@@ -112,18 +112,18 @@ class RunHeader(StripView):
 
     DEFAULT_CSS = "RunHeader { dock: top; height: 3; }"
 
-    def __init__(self, store: Callable[[], RunStore], explains_failure: Callable[[], bool]) -> None:
+    def __init__(self, store: Callable[[], RunStore], explains_trouble: Callable[[], bool]) -> None:
         """Show the run of `store`.
 
-        Where the page `explains_failure` itself, the header does not say it again.
+        Where the page `explains_trouble` itself, the header does not say it again.
         """
         super().__init__()
         self._get_store = store
-        self._explains_failure = explains_failure
+        self._explains_trouble = explains_trouble
 
     def draw(self, width: int, height: int) -> Sequence[Strip]:
         store = self._get_store()
-        says_trouble = not self._explains_failure()
+        says_trouble = not self._explains_trouble()
         first = render_judgement(store, width)
         if height >= 3:
             return [
@@ -278,9 +278,7 @@ def render_progress(store: RunStore, width: int) -> Strip:
     run = store.state.run
     pace = store.pace
     if not run:
-        newest = list(state.journal)[-1:]
-        text = newest[0].text if newest else "importing torch, building the model and the data"
-        return row(width, (f" {store.health.condition}: ", "dim"), text)
+        return _render_start(store, width)
     items = [HeaderItem(6, (_epoch(store), ""))]
     if width < NORMAL:
         items.insert(0, HeaderItem(9, _time_left(store)))
@@ -324,6 +322,19 @@ def render_progress(store: RunStore, width: int) -> Strip:
     left += [(hundredths, "strong"), "  "]
     left += fit_items(items, width_left - count_cells(*left))
     return join_ends(width, left, end)
+
+
+def _render_start(store: RunStore, width: int) -> Strip:
+    """Return what a run has done that has not described itself yet: its newest event."""
+    condition = store.health.condition
+    entries = [*store.state.journal]
+    text = "importing torch, building the model and the data"
+    if entries:
+        text = entries[-1].text
+    says_condition = text.startswith(f"{condition} ")  # as that of the end does
+    if says_condition:
+        return row(width, f" {text}")
+    return row(width, (f" {condition}: ", "dim"), text)
 
 
 def _format_iterations(store: RunStore) -> str:
@@ -373,7 +384,10 @@ def phase_row(store: RunStore, width: int, *, says_trouble: bool = True) -> Stri
             width, (f" {cut(health.sentence, width - 2)} ", "alarm" if health.bad else "strong")
         )
     if not pace.iters_per_s:
-        return row(width, (" no training iteration yet", "dim"))
+        words = "no training iteration yet"
+        if store.state.iterating:
+            words = "no training iteration in the last 60 s"
+        return row(width, (f" {words}", "dim"))
     unit = "%"
     if width >= WIDE:
         unit = " %"
