@@ -346,7 +346,7 @@ def test_the_cursor_stays_in_sight_in_a_smaller_terminal(
         await settle(app, pilot)
         assert isinstance(app.page, HooksScreen)
         assert app.page.hook_at_cursor is not None
-        view = app.page.view
+        view = app.page.hook_view
         at = view.cursor if isinstance(view, HookOrderView) else view.cursor_row
         first = view.scroll_offset.y
         assert first <= at < first + view.size.height - 1, "below the heading, above the end"
