@@ -54,46 +54,50 @@ class OverviewScreen(HookPage):
     ]
 
     DEFAULT_CSS = """
-    OverviewScreen #curves { height: 35%; min-height: 8; max-height: 18; }
-    OverviewScreen #curves > CurveChart { width: 1fr; height: 1fr; }
-    OverviewScreen.-narrow #second-curve { display: none; }
-    OverviewScreen #second-curve.-without-metric { display: none; }
-    OverviewScreen.-low #curves { display: none; }
-    OverviewScreen #trouble { height: 1fr; min-height: 6; border: round $error; display: none; }
-    OverviewScreen #trouble > * { display: none; }
-    OverviewScreen.-failed #trouble { display: block; }
-    OverviewScreen.-failed #trouble > TracebackView { display: block; }
-    OverviewScreen.-stalled #trouble { display: block; border: round $warning; }
-    OverviewScreen.-stalled #trouble > StackView { display: block; }
-    OverviewScreen.-failed #curves, OverviewScreen.-stalled #curves { display: none; }
-    OverviewScreen #ranks-box { height: 1; display: none; }
-    OverviewScreen #ranks-box > RankTable { display: none; height: auto; max-height: 5; }
-    OverviewScreen.-several-ranks #ranks-box { display: block; }
-    OverviewScreen.-tall #ranks-box { height: auto; border: round $border; }
-    OverviewScreen.-tall #ranks-box > RankTable { display: block; }
-    OverviewScreen.-tall #ranks-box > #rank-verdict { display: none; }
-    OverviewScreen.-low #ranks-box { display: none; }
-    OverviewScreen #hooks-box { height: 1fr; min-height: 4; border: round $border; }
-    OverviewScreen.-low #hooks-box { border: none; }
-    OverviewScreen.-failed #hooks-box, OverviewScreen.-stalled #hooks-box { height: 40%; }
-    OverviewScreen.-failed.-low #hooks-box,
-    OverviewScreen.-stalled.-low #hooks-box {
-        height: 3; min-height: 3;
+    OverviewScreen {
+        #curves { height: 35%; min-height: 8; max-height: 18; }
+        #curves > CurveChart { width: 1fr; height: 1fr; }
+        #second-curve.-without-metric { display: none; }
+        #trouble { height: 1fr; min-height: 6; border: round $error; display: none; }
+        #trouble > * { display: none; }
+        #ranks-box { height: 1; display: none; }
+        #ranks-box > RankTable { display: none; height: auto; max-height: 5; }
+        #hooks-box { height: 1fr; min-height: 4; border: round $border; }
+        HookReason { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+        LogTail { height: 2; }
+
+        &.-narrow #second-curve { display: none; }
+        &.-several-ranks #ranks-box { display: block; }
+        &.-tall {
+            #ranks-box { height: auto; border: round $border; }
+            #ranks-box > RankTable { display: block; }
+            #ranks-box > #rank-verdict { display: none; }
+            HookReason { height: 2; text-wrap: wrap; }
+            LogTail { height: 12%; min-height: 4; }
+        }
+        &.-in-trouble {
+            #trouble { display: block; }
+            #curves { display: none; }
+            #hooks-box { height: 40%; }
+        }
+        &.-failed #trouble > TracebackView { display: block; }
+        &.-stalled #trouble { border: round $warning; }
+        &.-stalled #trouble > StackView { display: block; }
+        &.-low {
+            #curves, #ranks-box { display: none; }
+            #hooks-box, #trouble { border: none; }
+            LogTail { height: 1; }
+        }
+        &.-in-trouble.-low {
+            #hooks-box { height: 3; min-height: 3; }
+            HookReason, LogTail { display: none; }
+        }
+        &.-failed.-medium {
+            HookReason, LogTail { display: none; }
+        }
+        &.-hide-curves #curves { display: none; }
+        &.-hide-log LogTail { display: none; }
     }
-    OverviewScreen.-low #trouble { border: none; }
-    OverviewScreen HookReason { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
-    OverviewScreen.-tall HookReason { height: 2; text-wrap: wrap; }
-    OverviewScreen LogTail { height: 2; }
-    OverviewScreen.-tall LogTail { height: 12%; min-height: 4; }
-    OverviewScreen.-low LogTail { height: 1; }
-    OverviewScreen.-failed.-low HookReason,
-    OverviewScreen.-failed.-medium HookReason {
-        display: none;
-    }
-    OverviewScreen.-failed.-low LogTail, OverviewScreen.-failed.-medium LogTail { display: none; }
-    OverviewScreen.-stalled.-low HookReason, OverviewScreen.-stalled.-low LogTail { display: none; }
-    OverviewScreen.-hide-curves #curves { display: none; }
-    OverviewScreen.-hide-log LogTail { display: none; }
     """
 
     def compose_body(self) -> ComposeResult:
@@ -196,23 +200,32 @@ class OverviewScreen(HookPage):
         stalls.
         """
         store = self.store
-        failure = self.failure
-        refusal = self.refusal
         has_failed = self.has_failed
-        is_stalled = store.health.condition == "stalled" and bool(store.stacks)
+        has_stack = store.health.condition == "stalled" and bool(store.stacks)
+        is_stalled = has_stack and not has_failed
         self.set_class(has_failed, "-failed")
-        self.set_class(is_stalled and not has_failed, "-stalled")
-        box = self.query_one("#trouble")
-        if failure is not None:
-            rank, error = failure
-            box.border_title = f"rank {rank} failed" if store.has_several_ranks else "failed"
-            self.query_one(TracebackView).show_error(error)
-        elif refusal:
-            box.border_title = "refused"
-            self.query_one(TracebackView).show_mistake(refusal)
+        self.set_class(is_stalled, "-stalled")
+        self.set_class(has_failed or is_stalled, "-in-trouble")
+        if has_failed:
+            self._show_failure()
         elif is_stalled:
-            box.border_title = "where the training is"
+            self.query_one("#trouble").border_title = "where the training is"
             self.query_one(StackView).show_stacks(store)
+
+    def _show_failure(self) -> None:
+        """Show the error or the mistake that has ended the run."""
+        box = self.query_one("#trouble")
+        view = self.query_one(TracebackView)
+        failure = self.failure
+        if failure is None:
+            box.border_title = "refused"
+            view.show_mistake(self.refusal)
+            return
+        rank, error = failure
+        box.border_title = "failed"
+        if self.store.has_several_ranks:
+            box.border_title = f"rank {rank} failed"
+        view.show_error(error)
 
     @property
     def told_error(self) -> Error | None:
