@@ -187,7 +187,7 @@ def assess_health(
     if end is not None:
         return Health(end["status"], next(iter(end_reason(state)), ""))
     if life == "missing":
-        return Health("lost", missing(state, moved))
+        return Health("lost", describe_missing_directory(state, moved))
     if life == "gone":
         why = "killed, out of disk space, or the machine went down"
         if suspicion:
@@ -220,7 +220,7 @@ def judge(run: RunDir, state: RunState, clock: float) -> Health:
     return assess_health(state, life, clock, suspicion=run.trouble() if life == "gone" else "")
 
 
-def missing(state: RunState, moved: RunDir | None) -> str:
+def describe_missing_directory(state: RunState, moved: RunDir | None) -> str:
     """Return what has become of a run whose directory is not in its place, as far as is known."""
     goes_on = ""
     if state.run.get("host") == socket.gethostname():
@@ -267,7 +267,7 @@ def _describe_stall(
         owner = ""
         if state.ranks.world > 1:
             owner = f"{format_ranks(ranks)}: "
-        parts.append(f"{owner}{inside_of(plan, binding, since)}")
+        parts.append(f"{owner}{describe_training_place(plan, binding, since)}")
     return ", ".join(parts)
 
 
@@ -288,7 +288,9 @@ def is_fetching(frames: Iterable[str]) -> bool:
     return any(FETCHING_FRAME.match(frame) for frame in frames)
 
 
-def inside_of(plan: Plan, binding: int, seconds: float, frames: Sequence[str] = ()) -> str:
+def describe_training_place(
+    plan: Plan, binding: int, seconds: float, frames: Sequence[str] = ()
+) -> str:
     """Return in words how long a training thread has been inside a binding.
 
     An id that the plan lacks is no hook. Then the `frames` of its stack may say what it waits for.

@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from hookflow.events.now import NO_BINDING
-from hookflow.monitor.health import blocking_ranks, inside_of
+from hookflow.monitor.health import blocking_ranks, describe_training_place
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import text_of
 from hookflow.text import make_printable
@@ -40,7 +40,7 @@ def _make_heading(store: RunStore, rank: int) -> str:
     if says_stall(store):
         return store.health.sentence
     binding, seconds = store.inside.get(rank, (NO_BINDING, 0.0))
-    place = inside_of(store.plan, binding, seconds, store.stacks[rank])
+    place = describe_training_place(store.plan, binding, seconds, store.stacks[rank])
     if store.has_several_ranks:
         return f"rank {rank}: {place}"
     return place
