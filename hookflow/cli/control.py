@@ -124,7 +124,7 @@ def now(
     Example: `hookflow now cifar`
     """
     from hookflow.monitor.feed import LogFollower
-    from hookflow.monitor.health import inside_of, judge
+    from hookflow.monitor.health import describe_training_place, judge
     from hookflow.monitor.process_watch import LocalRanks, read_stacks, read_training_places
     from hookflow.monitor.ranks import NO_PLAN
 
@@ -137,8 +137,9 @@ def now(
     echo(f"{health.glyph} {health.condition} at iteration {state.it:,}, {state.stage}")
     pids = LocalRanks.of(state).pids
     for rank, (binding, seconds) in sorted(read_training_places(run_dir, pids).items()):
-        echo(f"rank {rank} (pid {pids[rank]}): {inside_of(plan, binding, seconds)}")
         frames = read_stacks(run_dir, {rank: pids[rank]})[rank]
+        place = describe_training_place(plan, binding, seconds, frames)
+        echo(f"rank {rank} (pid {pids[rank]}): {place}")
         echo(
             "\n".join(f"  {frame}" for frame in frames)
             or "  its stack is not known: install py-spy"

@@ -5,6 +5,7 @@ It only reads the run directory, and sends commands through it.
 
 import math
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from hookflow.monitor.process_watch import (
     StackRequest,
     inspect_process,
 )
+from hookflow.monitor.recording import Player
 from hookflow.monitor.run_store import POLLS_PER_SECOND, RunStore
 from hookflow.monitor.screens import questions
 from hookflow.monitor.screens.compare import CompareScreen
@@ -143,8 +145,10 @@ class MonitorApp(Dashboard):
         self._shown_revision = -1
         self._condition: Condition | None = None
         self._wants_stacks = False
-        self._trouble: int | None = None
-        self._told_ids: set[str] = set()
+        self._trouble_number: int | None = None
+        """The number of the warning or error in the journal that was gone to."""
+        self._answered_ids: set[str] = set()
+        """The commands whose answers were told."""
         self.set_keymap(self.preferences.settings.make_keymap())
 
     @property
@@ -199,7 +203,8 @@ class MonitorApp(Dashboard):
         self._read_sensors_if_due()
         if self.page is not None:
             self.page.update_run()
-        if self._is_calm and not (self.store.player and self.store.player.playing):
+        plays = self.store.player is not None and self.store.player.playing
+        if self._is_calm and not plays:
             pause = CALM_PAUSE
         self._timer = self.set_timer(pause, self._tick)
 
@@ -232,22 +237,21 @@ class MonitorApp(Dashboard):
 
     def _tell_answers(self) -> None:
         """Say what the run has answered to the commands that were sent from here."""
-        for id_ in self.store.sent_ids - self._told_ids:
+        for id_ in self.store.sent_ids - self._answered_ids:
             request = self.store.live_state.requests.get(id_)
             if request is None or request.answer is None:
                 continue
-            self._told_ids.add(id_)
+            self._answered_ids.add(id_)
+            answer = request.answer
             outcome = "refused"
-            if request.answer["ok"]:
+            severity: Severity = "warning"
+            if answer["ok"]:
                 outcome = "done"
-            note = ""
-            if request.answer["note"]:
-                note = f": {request.answer['note']}"
-            severity: Severity = "information" if request.answer["ok"] else "warning"
-            self.say(
-                f"◉ {request.text} {outcome} at iteration {request.answer['it']}{note}",
-                severity=severity,
-            )
+                severity = "information"
+            notice = f"◉ {request.text} {outcome} at iteration {answer['it']}"
+            if answer["note"]:
+                notice += f": {answer['note']}"
+            self.say(notice, severity=severity)
 
     def _close_vain_question(self) -> None:
         """Close a question about the training once it has no answer any more.
@@ -334,29 +338,27 @@ class MonitorApp(Dashboard):
         self.choices = ViewChoices(by_order=self.choices.by_order)
         self.title = f"hookflow {store.name}"
         self._condition = None
-        self._trouble = None
+        self._trouble_number = None
         self._shown_revision = -1
         self._looked_at = -math.inf
         self.show_page("overview")
         self.show_changes()
 
     def action_help(self) -> None:
-        if isinstance(self.screen, HelpScreen):
-            self.pop_screen()
-        else:
-            self.push_screen(HelpScreen(self.page))
+        self._toggle_screen(HelpScreen, lambda: HelpScreen(self.page))
 
     def action_system(self) -> None:
-        if isinstance(self.screen, SystemScreen):
-            self.pop_screen()
-        else:
-            self.push_screen(SystemScreen())
+        self._toggle_screen(SystemScreen, SystemScreen)
 
     def action_stacks(self) -> None:
-        if isinstance(self.screen, StacksScreen):
+        self._toggle_screen(StacksScreen, StacksScreen)
+
+    def _toggle_screen(self, kind: type[Screen[Any]], make: Callable[[], Screen[Any]]) -> None:
+        """Open a screen above the page; close it where it is on top."""
+        if isinstance(self.screen, kind):
             self.pop_screen()
         else:
-            self.push_screen(StacksScreen())
+            self.push_screen(make())
 
     def action_toggle_window(self) -> None:
         self.choices.whole_attempt = not self.choices.whole_attempt
@@ -388,14 +390,17 @@ class MonitorApp(Dashboard):
         if not numbers:
             self.say("no warnings or errors")
             return
-        at = self._trouble
         if step < 0:
-            older = [number for number in numbers if at is not None and number < at]
-            self._trouble = older[-1] if older else numbers[-1]
+            at = len(numbers)
+            if self._trouble_number is not None:
+                at = bisect_left(numbers, self._trouble_number)
+            place = at - 1  # behind the oldest one the newest comes again
         else:
-            newer = [number for number in numbers if at is not None and number > at]
-            self._trouble = newer[0] if newer else numbers[0]
-        self.choices.log_entry = self._trouble
+            place = 0
+            if self._trouble_number is not None:
+                place = bisect_right(numbers, self._trouble_number) % len(numbers)
+        self._trouble_number = numbers[place]
+        self.choices.log_entry = self._trouble_number
         self.show_page("log")
         self.show_changes()
 
@@ -461,34 +466,36 @@ class MonitorApp(Dashboard):
     # A replay
 
     def action_replay_step(self, frames: int) -> None:
-        self._replay("step", frames)
+        self._change_replay(lambda player: player.step(frames))
 
     def action_replay_skip(self, direction: int) -> None:
-        self._replay("skip", direction * SKIPPED_SHARE)
+        self._change_replay(lambda player: player.skip(direction * SKIPPED_SHARE))
 
     def action_replay_start(self) -> None:
-        if self.store.player is not None:
-            self._replay("go_to", self.store.player.recording.first)
+        self._change_replay(lambda player: player.go_to(player.recording.first))
 
     def action_replay_end(self) -> None:
-        if self.store.player is not None:
-            self._replay("go_to", self.store.player.recording.last)
+        self._change_replay(lambda player: player.go_to(player.recording.last))
 
     def action_replay_speed(self, by: float) -> None:
-        self._replay("change_speed", by)
+        self._change_replay(lambda player: player.change_speed(by))
 
-    def _replay(self, method: str, value: float) -> None:
+    def _change_replay(self, change: Callable[[Player], None]) -> None:
+        player = self._find_player()
+        if player is not None:
+            change(player)
+            self.show_changes()
+
+    def _find_player(self) -> Player | None:
+        """Return the player of a replay; where the run is no replay, a notice says so."""
         if self.store.player is None:
             self.say("only a replay has this: hookflow watch --replay")
-            return
-        getattr(self.store.player, method)(value)
-        self.show_changes()
+        return self.store.player
 
     def action_epoch(self, step: int) -> None:
         """Go to the end of an epoch before the moment, or after it."""
-        player = self.store.player
+        player = self._find_player()
         if player is None:
-            self.say("only a replay has this: hookflow watch --replay")
             return
         times = [moment.t for moment in list_moments(self.store) if moment.kind == "epoch"]
         if step > 0:
@@ -502,9 +509,8 @@ class MonitorApp(Dashboard):
         self.show_changes()
 
     def action_replay_iteration(self) -> None:
-        player = self.store.player
+        player = self._find_player()
         if player is None:
-            self.say("only a replay has this: hookflow watch --replay")
             return
 
         def go(text: str | None) -> None:
@@ -549,10 +555,12 @@ class MonitorApp(Dashboard):
 
     def leave(self) -> None:
         """Leave the dashboard; the training goes on, if it does."""
-        is_over = self.store.directory == self._own_run and (
-            self.store.is_replay or self.store.health.over
-        )
-        self.exit(DashboardResult.ENDED if is_over else DashboardResult.DETACHED)
+        is_own_run = self.store.directory == self._own_run
+        has_ended = self.store.is_replay or self.store.health.over
+        if is_own_run and has_ended:
+            self.exit(DashboardResult.ENDED)
+        else:
+            self.exit(DashboardResult.DETACHED)
 
     def stop_and_leave(self) -> None:
         """Ask the run to stop, and leave where that was possible; else a notice says why not."""

@@ -71,7 +71,7 @@ class Dashboard(Terminal):
 
     def send_command(self, name: str, *args: str) -> bool:
         """Send a command to the run; return whether that was possible. A notice says why not."""
-        why_not = self.store.refusal(name, *args)
+        why_not = self.store.find_command_obstacle(name, *args)
         if why_not:
             self.say(why_not, severity="warning")
             return False

@@ -5,7 +5,7 @@ It is what is wrong, and why the run has ended.
 
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -121,6 +121,11 @@ PATIENCE, PATIENCE_AT_FIRST = 10.0, 120.0
 The first iteration may compile the model.
 """
 
+FETCHING_FRAME = re.compile(
+    r"epoch \(.*\bhookflow/runner/data/\w+\.py:|__next__ \(.*\btorch/utils/data/dataloader\.py:"
+)
+"""The frame of a stack below which a batch is fetched: that of a source, or of PyTorch's loader."""
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -165,11 +170,12 @@ def assess_health(
     inside: Mapping[int, tuple[int, float]] = MappingProxyType({}),
     suspicion: str = "",
     moved: RunDir | None = None,
+    stacks: Mapping[int, Sequence[str]] = MappingProxyType({}),
 ) -> Health:
-    """Judge a run. `clock` is the time now, `inside` what `look_inside` has returned.
+    """Judge a run. `clock` is the time now, `inside` what `read_training_places` has returned.
 
     `suspicion` is what may have ended a process that is gone, and `moved` the run where its
-    directory is now.
+    directory is now. `stacks` are those of the training threads, where they were taken.
     """
     end = state.end
     is_over = end is not None or life == "gone"
@@ -181,7 +187,7 @@ def assess_health(
     if end is not None:
         return Health(end["status"], next(iter(end_reason(state)), ""))
     if life == "missing":
-        return Health("lost", missing(state, moved))
+        return Health("lost", describe_missing_directory(state, moved))
     if life == "gone":
         why = "killed, out of disk space, or the machine went down"
         if suspicion:
@@ -193,7 +199,7 @@ def assess_health(
         return Health("paused")
     silent_seconds = clock - state.moved
     if silent_seconds > _compute_patience(state, life):
-        return Health("stalled", _describe_stall(state, silent_seconds, plan, inside))
+        return Health("stalled", _describe_stall(state, silent_seconds, plan, inside, stacks))
     return Health("starting" if state.stage == "start" else "running")
 
 
@@ -214,7 +220,7 @@ def judge(run: RunDir, state: RunState, clock: float) -> Health:
     return assess_health(state, life, clock, suspicion=run.trouble() if life == "gone" else "")
 
 
-def missing(state: RunState, moved: RunDir | None) -> str:
+def describe_missing_directory(state: RunState, moved: RunDir | None) -> str:
     """Return what has become of a run whose directory is not in its place, as far as is known."""
     goes_on = ""
     if state.run.get("host") == socket.gethostname():
@@ -233,7 +239,11 @@ def missing(state: RunState, moved: RunDir | None) -> str:
 
 
 def _describe_stall(
-    state: RunState, seconds: float, plan: Plan | None, inside: Mapping[int, tuple[int, float]]
+    state: RunState,
+    seconds: float,
+    plan: Plan | None,
+    inside: Mapping[int, tuple[int, float]],
+    stacks: Mapping[int, Sequence[str]],
 ) -> str:
     """Return for how long and where it hangs, as far as is known.
 
@@ -250,29 +260,47 @@ def _describe_stall(
         return nothing
     stuck = _find_stuck_bindings(plan, inside)
     if not stuck:
-        place = "not inside a hook"
-        if state.stage == "save":
-            place = "waiting for the disk"
-        return f"{nothing}, {place}"
+        return f"{nothing}, {_describe_place_outside_hooks(state, stacks)}"
     parts = []
     for binding, ranks in stuck.items():
         since = max(inside[rank][1] for rank in ranks)
         owner = ""
         if state.ranks.world > 1:
             owner = f"{format_ranks(ranks)}: "
-        parts.append(f"{owner}{inside_of(plan, binding, since)}")
+        parts.append(f"{owner}{describe_training_place(plan, binding, since)}")
     return ", ".join(parts)
 
 
-def inside_of(plan: Plan, binding: int, seconds: float) -> str:
+def _describe_place_outside_hooks(state: RunState, stacks: Mapping[int, Sequence[str]]) -> str:
+    """Return what a training that hangs in no hook waits for, as far as is known."""
+    if state.stage == "save":
+        return "waiting for the disk"
+    fetching_ranks = [rank for rank, frames in sorted(stacks.items()) if is_fetching(frames)]
+    if not fetching_ranks:
+        return "not inside a hook"
+    if state.ranks.world > 1:
+        return f"{format_ranks(fetching_ranks)}: waiting for data"
+    return "waiting for data"
+
+
+def is_fetching(frames: Iterable[str]) -> bool:
+    """Return whether a training thread with this stack waits for a batch."""
+    return any(FETCHING_FRAME.match(frame) for frame in frames)
+
+
+def describe_training_place(
+    plan: Plan, binding: int, seconds: float, frames: Sequence[str] = ()
+) -> str:
     """Return in words how long a training thread has been inside a binding.
 
-    An id that the plan lacks is no hook.
+    An id that the plan lacks is no hook. Then the `frames` of its stack may say what it waits for.
     """
-    if not 0 <= binding < len(plan.bindings):
-        return "not inside a hook"
-    bound = plan.bindings[binding]
-    return f'{format_lasting(seconds)} inside "{bound.hook}" at {bound.point}'
+    if 0 <= binding < len(plan.bindings):
+        bound = plan.bindings[binding]
+        return f'{format_lasting(seconds)} inside "{bound.hook}" at {bound.point}'
+    if is_fetching(frames):
+        return "waiting for data"
+    return "not inside a hook"
 
 
 def _find_stuck_bindings(

@@ -23,7 +23,7 @@ from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.graph.plan import Plan
 from hookflow.graph.why import MAX_AMBIGUITIES, count_pairs, find_ambiguities
 from hookflow.monitor.feed import LogFollower, show_records
-from hookflow.monitor.health import describe_place, find_raising_line, missing
+from hookflow.monitor.health import describe_missing_directory, describe_place, find_raising_line
 from hookflow.monitor.journal import ERROR_ACTION_LABELS, Entry, describe_briefly
 from hookflow.monitor.printed_output import OutputReader, tidy
 from hookflow.monitor.progress_bars import (
@@ -263,7 +263,7 @@ class RunPrinter:
             self._is_missing = True
             moved = self._live.moved()
             if moved or not over:  # else the exit code is printed
-                self.say("lost", missing(self._live.state, moved))
+                self.say("lost", describe_missing_directory(self._live.state, moved))
         if self._attempt >= self._skip:
             stall = self._stall.look(time.time())
             if stall:

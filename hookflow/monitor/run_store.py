@@ -165,7 +165,7 @@ class RunStore:
         return self.directory.path.name.rsplit("-", 1)[-1]
 
     @property
-    def known_as(self) -> str:
+    def command_name(self) -> str:
         """The name by which commands find the run.
 
         It is the short id, or its directory where they would not look.
@@ -177,7 +177,7 @@ class RunStore:
 
     @cached_property
     def recorded_moments(self) -> Sequence[Moment]:
-        """The place that a recording has to go to."""
+        """The moments of a recording that a key goes to; none where the run is no replay."""
         if self.player is None:
             return ()
         return self.player.recording.timeline.moments
@@ -198,20 +198,27 @@ class RunStore:
 
     def poll(self) -> float:
         """Read on; return after how many seconds to do so again."""
-        pause = 1 / (POLLS_OVER_SSH if "SSH_CONNECTION" in os.environ else POLLS_PER_SECOND)
         if self.player is not None:
             self.player.tick()
         else:
-            has_more = (self._newest is not None and self._newest.poll()) or self._live.poll()
-            self.is_behind = has_more
-            if has_more:
-                pause = SECONDS_BETWEEN_PIECES
-            else:
-                self._newest = None
-                self._was_read_to_end = True
-            self.printed.poll(self.clock)
+            self._read_on()
         self.refresh()
-        return pause
+        if self.is_behind:
+            return SECONDS_BETWEEN_PIECES
+        if "SSH_CONNECTION" in os.environ:
+            return 1 / POLLS_OVER_SSH
+        return 1 / POLLS_PER_SECOND
+
+    def _read_on(self) -> None:
+        """Read a piece of the log and what was printed: the newest minutes of a long log first."""
+        if self._newest is not None and self._newest.poll():
+            self.is_behind = True
+        else:
+            self.is_behind = self._live.poll()
+        if not self.is_behind:
+            self._newest = None
+            self._was_read_to_end = True
+        self.printed.poll(self.clock)
 
     def refresh(self) -> None:
         """Judge the run again, and count a revision if anything has changed."""
@@ -272,13 +279,20 @@ class RunStore:
             process.inside,
             process.suspicion,
             moved,
+            process.stacks,
         )
 
     def assess_live_health(self) -> Health:
         """Return the health of the run as it has been read, also while the view is frozen."""
         process = self.process
         return assess_health(
-            self.live_state, process.life, time.time(), self.plan, process.inside, process.suspicion
+            self.live_state,
+            process.life,
+            time.time(),
+            self.plan,
+            process.inside,
+            process.suspicion,
+            stacks=process.stacks,
         )
 
     def make_ranks_here(self) -> LocalRanks:
@@ -295,7 +309,7 @@ class RunStore:
 
     # Commands to the run
 
-    def refusal(self, command: str, *args: str) -> str:
+    def find_command_obstacle(self, command: str, *args: str) -> str:
         """Return why a command cannot be sent to the run; empty if it can."""
         if self.is_replay:
             return "this is a replay: nothing can be asked of the run"
@@ -348,5 +362,10 @@ class RunStore:
     def is_ended_by_mistake(self, since: float) -> bool:
         """Return whether a user's mistake has ended the attempt before it began, after a moment."""
         state = self.live_state
-        end = state.refused or (state.end if state.failed_to_start else None)
-        return end is not None and since < math.inf and end["t"] >= since
+        if since == math.inf:
+            return False
+        if state.refused:
+            return state.refused["t"] >= since
+        if state.end is not None and state.failed_to_start:
+            return state.end["t"] >= since
+        return False

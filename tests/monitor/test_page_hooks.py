@@ -25,6 +25,7 @@ from hookflow.monitor.hook_costs import compute_binding_cost, find_unreached_bin
 from hookflow.monitor.hook_facts import all_facts, describe_reason, list_reason_facts
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.hook_details import HookDetailsScreen
+from hookflow.monitor.screens.hook_page import HookPage
 from hookflow.monitor.screens.hooks import HooksScreen
 from hookflow.monitor.widgets.hook_order import HookOrderView, OrderRow, row_figures, row_of_run
 from hookflow.monitor.widgets.hook_reason import HookReason
@@ -616,6 +617,31 @@ def test_f_folds_the_group_of_the_hook_at_the_cursor_and_unfolds_it(
         assert "schedule" in hooks_shown(app)
 
     visit(grouped(going), on_page(do, *view), size=WIDE)
+
+
+@pytest.mark.parametrize("page", ["1", "2"])
+@pytest.mark.parametrize("view", [(), ("o",)])
+def test_the_cursor_stays_at_a_folded_group(
+    going: RunDir, page: str, view: tuple[str, ...]
+) -> None:
+    async def do(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await press(app, pilot, "f", "down")
+        assert isinstance(app.page, HookPage)
+        assert app.page.hook_at_cursor is not None, "a hook is chosen"
+        await press(app, pilot, "up")
+        assert app.page.hook_at_cursor is None
+        assert app.page.hook_view.group_at_cursor == "average"
+        await settle(app, pilot)
+        assert app.page.hook_view.group_at_cursor == "average", "nothing moves the cursor"
+        assert "group:average" in app.page.text_of_row()
+        await press(app, pilot, "f")
+        assert app.choices.folded_groups == set()
+
+    async def go(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await press(app, pilot, page, *view)
+        await do(app, pilot)
+
+    visit(grouped(going), go, size=WIDE)
 
 
 def test_a_filter_knows_groups(going: RunDir) -> None:

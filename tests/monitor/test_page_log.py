@@ -233,14 +233,22 @@ def test_escape_clears_the_filter_first(printing: RunDir) -> None:
 
 def test_a_trouble_is_gone_to_though_a_filter_hides_it(printing: RunDir) -> None:
     async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
-        await press(app, pilot, "5", "slash", *"zebra", "enter", "e")
-        picked = log_view(app).picked_line
-        assert picked is not None
-        assert picked.source == "visual"
-        await press(app, pilot, "e")
-        picked = log_view(app).picked_line
-        assert picked is not None
-        assert picked.source == "ema"
+        await press(app, pilot, "5", "slash", *"zebra", "enter")
+        gone_to = []
+        for key in ("e", "e", "E", "E", "E"):
+            await press(app, pilot, key)
+            picked = log_view(app).picked_line
+            assert picked is not None
+            gone_to.append(picked.source)
+        assert gone_to[:2] == ["visual", "ema"]
+        assert gone_to[2] == "visual"
+        assert app.choices.log_entry is None
+        numbers = [entry.number for entry in app.store.state.journal if entry.trouble]
+        app._trouble_number = numbers[0]
+        app.action_older_trouble()
+        assert app._trouble_number == numbers[-1], "round and round"
+        app.action_newer_trouble()
+        assert app._trouble_number == numbers[0]
 
     visit(printing, look)
 

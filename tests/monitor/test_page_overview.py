@@ -1,6 +1,7 @@
 """The first page at every size: is the training fine, what do the hooks cost, why did it fail?"""
 
 import asyncio
+import math
 import re
 import time
 from dataclasses import replace
@@ -12,9 +13,12 @@ from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from hookflow.events.now import NO_BINDING
 from hookflow.events.rundir import RunDir
+from hookflow.monitor import health
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.health import Health
+from hookflow.monitor.process_watch import ProcessView
 from hookflow.monitor.screens.hooks import HooksScreen
 from hookflow.monitor.screens.overview import OverviewScreen
 from hookflow.monitor.style import count_cells
@@ -228,6 +232,57 @@ def test_a_refused_run_shows_the_whole_mistake(tmp_path: Path, size: Size) -> No
     visit(run, look, size=size)
 
 
+@pytest.mark.parametrize("size", [LOW, NORMAL, WIDE])
+def test_the_header_of_a_refused_run_says_once_that_it_was_refused(
+    tmp_path: Path, size: Size
+) -> None:
+    run = make(tmp_path / "refused", upto=0)
+    append(run, [record("end", it=0, ep=0, status="failed", exit=2, reason=MISTAKE)])
+
+    async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        rows = screen_text(app).splitlines()
+        assert "REFUSED" in rows[0]
+        assert rows[1].split()[:2] == ["refused", "after"]
+
+    visit(run, look, size=size)
+
+
+WAITING_STACK = (
+    "poll (python3.11/multiprocessing/connection.py:257)",
+    "__next__ (torch/utils/data/dataloader.py:733)",
+    "epoch (hookflow/runner/data/loader.py:156)",
+    "iterate (hookflow/runner/iteration/iteration.py:93)",
+)
+
+
+@pytest.mark.parametrize("size", [LOW, NORMAL, WIDE])
+@pytest.mark.parametrize("keys", [(), ("w",)], ids=["overview", "stacks"])
+def test_what_a_stalled_run_waits_for_is_said_once(
+    going: RunDir, monkeypatch: pytest.MonkeyPatch, size: Size, keys: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(health, "_compute_patience", lambda state, life: -math.inf)
+    monkeypatch.setattr(MonitorApp, "_read_sensors_if_due", lambda app: None)
+    monkeypatch.setattr(MonitorApp, "read_stacks", lambda app: None)
+
+    async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        app.store.process = ProcessView(
+            "alive", inside={0: (NO_BINDING, 40.0)}, stacks={0: WAITING_STACK}
+        )
+        await press(app, pilot, *keys)
+        assert app.store.health.condition == "stalled"
+        text = screen_text(app)
+        assert "STALLED" in text
+        assert "__next__" in text
+        assert text.count("no progress for") == 1
+        assert text.count("waiting for data") == 1
+        assert "not inside a hook" not in text
+        assert "no training iteration yet" not in text
+        await press(app, pilot, "3")
+        assert "waiting for data" in screen_text(app), "the other pages have it in the header"
+
+    visit(going, look, size=size)
+
+
 def test_several_ranks_have_rows_and_the_one_that_holds_up_the_others_is_named(
     tmp_path: Path,
 ) -> None:
@@ -291,7 +346,7 @@ def test_the_cursor_stays_in_sight_in_a_smaller_terminal(
         await settle(app, pilot)
         assert isinstance(app.page, HooksScreen)
         assert app.page.hook_at_cursor is not None
-        view = app.page.view
+        view = app.page.hook_view
         at = view.cursor if isinstance(view, HookOrderView) else view.cursor_row
         first = view.scroll_offset.y
         assert first <= at < first + view.size.height - 1, "below the heading, above the end"

@@ -370,3 +370,30 @@ def test_the_condition_is_what_the_process_and_the_log_say() -> None:
     assert assess_health(over, "remote", over.now).over
     inside = assess_health(going, "alive", going.now + 60, plan(), {0: (NO_BINDING, 60.0)})
     assert (inside.condition, "not inside a hook" in inside.sentence) == ("stalled", True)
+
+
+@pytest.mark.parametrize(
+    ("frames", "waits"),
+    [
+        ("epoch (/env/lib/hookflow/runner/data/loader.py:156)", True),
+        ("epoch (hookflow/runner/data/stream.py:376)", True),
+        ("__next__ (torch/utils/data/dataloader.py:733)", True),  # in a loop of the user's own
+        # This frame is below every training.
+        ("call_explaining_worker_errors (hookflow/runner/data/workers.py:88)", False),
+        ("forward (/home/me/net.py:7)", False),
+        ("epoch (/home/me/epochs.py:7)", False),
+    ],
+)
+def test_the_stack_says_whether_a_stalled_training_waits_for_data(frames: str, waits: bool) -> None:
+    going = after(30)
+    stack = ["poll (multiprocessing/connection.py:257)", frames, "<module> (runner/__main__.py:9)"]
+
+    def describe(place: int) -> str:
+        inside = {0: (place, 60.0)}
+        now = going.now + 60
+        return assess_health(
+            going, "alive", now, plan(), inside, stacks={0: stack}
+        ).sentence.rpartition(", ")[2]
+
+    assert describe(NO_BINDING) == ("waiting for data" if waits else "not inside a hook")
+    assert "inside" in describe(0), "a hook that reads a data set is a hook"

@@ -209,8 +209,8 @@ def _describe_checkpoint(store: RunStore, saved: Checkpoint) -> Iterator[tuple[s
     file = f"{store.path}/{saved['path']}"
     if weights[0].endswith(".pt"):  # else there is a file for each rank
         file += f"/{weights[0]}"
-    yield "fork", f"hookflow fork {store.known_as}:{folder.name}"
-    yield "validate", f"hookflow val {store.known_as}:{folder.name}"
+    yield "fork", f"hookflow fork {store.command_name}:{folder.name}"
+    yield "validate", f"hookflow val {store.command_name}:{folder.name}"
     yield "train on", f'weights = "{file}"   under [model] in another pipeline'
 
 

@@ -522,7 +522,7 @@ class MetricsScreen(PageScreen):
         it = choices.cursor
         if it is None:
             it = store.state.it  # the newest one at the time of the question
-        command = " ".join(make_rerun_command(store.known_as, it))
+        command = " ".join(make_rerun_command(store.command_name, it))
         if store.readonly:
             self.dashboard.copy(command)
             return

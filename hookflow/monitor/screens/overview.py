@@ -14,23 +14,17 @@ from textual.content import Content
 from textual.widgets import Static
 
 from hookflow.events.records import Error
-from hookflow.graph.plan import Binding as HookBinding
 from hookflow.monitor.bindings import key
 from hookflow.monitor.metric_lines import first_metrics
-from hookflow.monitor.screens.hook_details import HookDetailsScreen
-from hookflow.monitor.screens.page import PageScreen
+from hookflow.monitor.screens.hook_page import HOOK_PAGE_KEYS, HookPage
 from hookflow.monitor.settings import Panel
 from hookflow.monitor.style import text_of
 from hookflow.monitor.widgets.curve_chart import ChartOptions, CurveChart
-from hookflow.monitor.widgets.hook_messages import GroupToggled, HookHighlighted, HookOpened
-from hookflow.monitor.widgets.hook_order import HookOrderView
 from hookflow.monitor.widgets.hook_reason import HookReason
-from hookflow.monitor.widgets.hook_table import HookTable
 from hookflow.monitor.widgets.log_tail import LogTail
 from hookflow.monitor.widgets.rank_table import RankTable, assess_ranks
-from hookflow.monitor.widgets.stack_view import StackView
+from hookflow.monitor.widgets.stack_view import StackView, says_stall
 from hookflow.monitor.widgets.traceback_view import TracebackView
-from hookflow.numbers import format_count
 
 OVERVIEW_HELP = """\
 The header says whether the training is fine: its loss and trend, the monitored metric and its \
@@ -42,18 +36,14 @@ ranks.\
 """
 
 
-class OverviewScreen(PageScreen):
+class OverviewScreen(HookPage):
     """The first page: is the training fine, and what do the hooks cost?"""
 
     page_name: ClassVar[str] = "overview"
-    refresh_seconds: ClassVar[float] = 2.0  # a table paints all its cells where one has changed
-    can_filter: ClassVar[bool] = True
     help_text: ClassVar[str] = OVERVIEW_HELP
-    AUTO_FOCUS = ""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("o", "switch_order", "the hooks by cost, or by order", "order", footer="order"),
-        key("f", "fold", "fold the group, point or round at the cursor, or unfold it", "fold"),
+        *HOOK_PAGE_KEYS,
         key("l", "toggle_log", "a logarithmic scale for charts", "log-hooks"),
         key(
             "H",
@@ -64,46 +54,50 @@ class OverviewScreen(PageScreen):
     ]
 
     DEFAULT_CSS = """
-    OverviewScreen #curves { height: 35%; min-height: 8; max-height: 18; }
-    OverviewScreen #curves > CurveChart { width: 1fr; height: 1fr; }
-    OverviewScreen.-narrow #second-curve { display: none; }
-    OverviewScreen #second-curve.-without-metric { display: none; }
-    OverviewScreen.-low #curves { display: none; }
-    OverviewScreen #trouble { height: 1fr; min-height: 6; border: round $error; display: none; }
-    OverviewScreen #trouble > * { display: none; }
-    OverviewScreen.-failed #trouble { display: block; }
-    OverviewScreen.-failed #trouble > TracebackView { display: block; }
-    OverviewScreen.-stalled #trouble { display: block; border: round $warning; }
-    OverviewScreen.-stalled #trouble > StackView { display: block; }
-    OverviewScreen.-failed #curves, OverviewScreen.-stalled #curves { display: none; }
-    OverviewScreen #ranks-box { height: 1; display: none; }
-    OverviewScreen #ranks-box > RankTable { display: none; height: auto; max-height: 5; }
-    OverviewScreen.-several-ranks #ranks-box { display: block; }
-    OverviewScreen.-tall #ranks-box { height: auto; border: round $border; }
-    OverviewScreen.-tall #ranks-box > RankTable { display: block; }
-    OverviewScreen.-tall #ranks-box > #rank-verdict { display: none; }
-    OverviewScreen.-low #ranks-box { display: none; }
-    OverviewScreen #hooks-box { height: 1fr; min-height: 4; border: round $border; }
-    OverviewScreen.-low #hooks-box { border: none; }
-    OverviewScreen.-failed #hooks-box, OverviewScreen.-stalled #hooks-box { height: 40%; }
-    OverviewScreen.-failed.-low #hooks-box,
-    OverviewScreen.-stalled.-low #hooks-box {
-        height: 3; min-height: 3;
+    OverviewScreen {
+        #curves { height: 35%; min-height: 8; max-height: 18; }
+        #curves > CurveChart { width: 1fr; height: 1fr; }
+        #second-curve.-without-metric { display: none; }
+        #trouble { height: 1fr; min-height: 6; border: round $error; display: none; }
+        #trouble > * { display: none; }
+        #ranks-box { height: 1; display: none; }
+        #ranks-box > RankTable { display: none; height: auto; max-height: 5; }
+        #hooks-box { height: 1fr; min-height: 4; border: round $border; }
+        HookReason { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+        LogTail { height: 2; }
+
+        &.-narrow #second-curve { display: none; }
+        &.-several-ranks #ranks-box { display: block; }
+        &.-tall {
+            #ranks-box { height: auto; border: round $border; }
+            #ranks-box > RankTable { display: block; }
+            #ranks-box > #rank-verdict { display: none; }
+            HookReason { height: 2; text-wrap: wrap; }
+            LogTail { height: 12%; min-height: 4; }
+        }
+        &.-in-trouble {
+            #trouble { display: block; }
+            #curves { display: none; }
+            #hooks-box { height: 40%; }
+        }
+        &.-failed #trouble > TracebackView { display: block; }
+        &.-stalled #trouble { border: round $warning; }
+        &.-stalled #trouble > StackView { display: block; }
+        &.-low {
+            #curves, #ranks-box { display: none; }
+            #hooks-box, #trouble { border: none; }
+            LogTail { height: 1; }
+        }
+        &.-in-trouble.-low {
+            #hooks-box { height: 3; min-height: 3; }
+            HookReason, LogTail { display: none; }
+        }
+        &.-failed.-medium {
+            HookReason, LogTail { display: none; }
+        }
+        &.-hide-curves #curves { display: none; }
+        &.-hide-log LogTail { display: none; }
     }
-    OverviewScreen.-low #trouble { border: none; }
-    OverviewScreen HookReason { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
-    OverviewScreen.-tall HookReason { height: 2; text-wrap: wrap; }
-    OverviewScreen LogTail { height: 2; }
-    OverviewScreen.-tall LogTail { height: 12%; min-height: 4; }
-    OverviewScreen.-low LogTail { height: 1; }
-    OverviewScreen.-failed.-low HookReason,
-    OverviewScreen.-failed.-medium HookReason {
-        display: none;
-    }
-    OverviewScreen.-failed.-low LogTail, OverviewScreen.-failed.-medium LogTail { display: none; }
-    OverviewScreen.-stalled.-low HookReason, OverviewScreen.-stalled.-low LogTail { display: none; }
-    OverviewScreen.-hide-curves #curves { display: none; }
-    OverviewScreen.-hide-log LogTail { display: none; }
     """
 
     def compose_body(self) -> ComposeResult:
@@ -119,8 +113,7 @@ class OverviewScreen(PageScreen):
             ranks.can_focus = False
             yield ranks
         with Vertical(id="hooks-box"):
-            yield HookTable()
-            yield HookOrderView()
+            yield from self.compose_hook_views()
         yield HookReason()
         yield LogTail()
 
@@ -128,27 +121,13 @@ class OverviewScreen(PageScreen):
         super().on_mount()
         self._show_panels()
 
-    @property
-    def hook_view(self) -> HookTable | HookOrderView:
-        """The view of the hooks that is shown."""
-        if self.dashboard.choices.by_order:
-            return self.query_one(HookOrderView)
-        return self.query_one(HookTable)
-
-    @property
-    def hook_at_cursor(self) -> HookBinding | None:
-        return self.hook_view.hook_at_cursor
-
-    def focus_body(self) -> None:
-        self.hook_view.focus()
-
     # Showing
 
     def show_run(self) -> None:
         self._show_trouble()
         self._show_curves()
         self._show_ranks()
-        self._show_hooks()
+        self.show_hooks()
         self.query_one(LogTail).show_log(self.store)
 
     def _show_curves(self) -> None:
@@ -206,8 +185,13 @@ class OverviewScreen(PageScreen):
         return state.end["reason"].strip()
 
     @property
-    def explains_failure(self) -> bool:
+    def has_failed(self) -> bool:
+        """Whether an error or a mistake of the user's has ended the run."""
         return self.failure is not None or bool(self.refusal)
+
+    @property
+    def explains_trouble(self) -> bool:
+        return self.has_failed or says_stall(self.store)
 
     def _show_trouble(self) -> None:
         """Show what is wrong with the run.
@@ -216,102 +200,42 @@ class OverviewScreen(PageScreen):
         stalls.
         """
         store = self.store
-        failure = self.failure
-        refusal = self.refusal
-        has_failed = self.explains_failure
-        is_stalled = store.health.condition == "stalled" and bool(store.stacks)
+        has_failed = self.has_failed
+        has_stack = store.health.condition == "stalled" and bool(store.stacks)
+        is_stalled = has_stack and not has_failed
         self.set_class(has_failed, "-failed")
-        self.set_class(is_stalled and not has_failed, "-stalled")
-        box = self.query_one("#trouble")
-        if failure is not None:
-            rank, error = failure
-            box.border_title = f"rank {rank} failed" if store.has_several_ranks else "failed"
-            self.query_one(TracebackView).show_error(error)
-        elif refusal:
-            box.border_title = "refused"
-            self.query_one(TracebackView).show_mistake(refusal)
+        self.set_class(is_stalled, "-stalled")
+        self.set_class(has_failed or is_stalled, "-in-trouble")
+        if has_failed:
+            self._show_failure()
         elif is_stalled:
-            box.border_title = "where the training is"
+            self.query_one("#trouble").border_title = "where the training is"
             self.query_one(StackView).show_stacks(store)
 
-    def _show_hooks(self) -> None:
-        choices = self.dashboard.choices
-        table = self.query_one(HookTable)
-        order = self.query_one(HookOrderView)
-        if order.display != choices.by_order:
-            self.call_after_refresh(self.update_run, now=True)  # it has no size before
-        table.display = not choices.by_order
-        order.display = choices.by_order
-        if self.focused in (None, table, order) and self.focused is not self.hook_view:
-            self.set_focus(self.hook_view)
-        self.hook_view.show_hooks(self.store, choices, self.filter_text)
-        picked = self.dashboard.find_picked_binding()
-        if picked is not None and (
-            self.hook_view.hook_at_cursor is not None or choices.binding_id is None
-        ):
-            self.hook_view.select_binding(picked.id)
-        box, plan = self.query_one("#hooks-box"), self.store.plan
-        order_words = "by cost"
-        if choices.by_order:
-            order_words = "by order"
-        window = "last 60 s"
-        if choices.whole_attempt:
-            window = "whole attempt"
-        box.border_title = f"hooks {order_words}"
-        box.border_subtitle = f"{format_count(len(plan.hooks), 'hook')} · {window}"
-        self._show_reason()
-
-    def _show_reason(self) -> None:
-        reason = self.query_one(HookReason)
-        if self.dashboard.choices.by_order:
-            reason.show_row(
-                self.store, self.query_one(HookOrderView).row_at_cursor, told=self._told_error
-            )
-        else:
-            reason.show_binding(self.store, self.hook_view.hook_at_cursor, told=self._told_error)
+    def _show_failure(self) -> None:
+        """Show the error or the mistake that has ended the run."""
+        box = self.query_one("#trouble")
+        view = self.query_one(TracebackView)
+        failure = self.failure
+        if failure is None:
+            box.border_title = "refused"
+            view.show_mistake(self.refusal)
+            return
+        rank, error = failure
+        box.border_title = "failed"
+        if self.store.has_several_ranks:
+            box.border_title = f"rank {rank} failed"
+        view.show_error(error)
 
     @property
-    def _told_error(self) -> Error | None:
-        """The error that the page shows above the hooks."""
+    def told_error(self) -> Error | None:
         failure = self.failure
         if failure is None:
             return None
         _rank, error = failure
         return error
 
-    def filter_changed(self, text: str) -> None:
-        self._show_hooks()
-
-    def text_of_row(self) -> str:
-        return self.hook_view.text_of_row()
-
     # Actions
-
-    def on_hook_highlighted(self, event: HookHighlighted) -> None:
-        if event.binding is not None:
-            self.dashboard.choices.binding_id = event.binding.id
-        self._show_reason()
-
-    def on_hook_opened(self, event: HookOpened) -> None:
-        self.dashboard.choices.binding_id = event.binding.id
-        self.app.push_screen(HookDetailsScreen())
-
-    def on_group_toggled(self, event: GroupToggled) -> None:
-        self.dashboard.choices.folded_groups ^= {event.group}
-        self.dashboard.show_changes()
-
-    def action_fold(self) -> None:
-        self.hook_view.action_toggle_fold()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide what makes no sense here."""
-        if action == "fold":
-            return self.dashboard.choices.by_order or bool(self.store.plan.groups)
-        return super().check_action(action, parameters)
-
-    def action_switch_order(self) -> None:
-        self.dashboard.choices.by_order = not self.dashboard.choices.by_order
-        self.dashboard.show_changes()
 
     def action_toggle_log(self) -> None:
         """Switch the scale of the first chart, that of the loss.

@@ -152,7 +152,7 @@ class PageScreen(Screen[None]):
         return self.dashboard.store
 
     def compose(self) -> ComposeResult:
-        yield RunHeader(lambda: self.store, lambda: self.explains_failure)
+        yield RunHeader(lambda: self.store, lambda: self.explains_trouble)
         yield PageTabs(self.page_name)
         if self.store.is_replay:
             yield ReplayBar(lambda: self.store)
@@ -171,10 +171,8 @@ class PageScreen(Screen[None]):
         raise NotImplementedError
 
     @property
-    def explains_failure(self) -> bool:
-        """Whether the page shows the error that ended the run,
-        so that the header need not say it.
-        """
+    def explains_trouble(self) -> bool:
+        """Whether the page says what is wrong with the run, so that the header need not."""
         return False
 
     @property
@@ -202,10 +200,9 @@ class PageScreen(Screen[None]):
         """Show what has changed, if anything has, and not too often unless it is to be `now`."""
         if not self._has_widgets:
             return
-        store = self.store
-        has_news = store.revision != self._shown_revision
-        offers_others = store.can_act != self._offers_commands
-        if not (has_news or offers_others or now):
+        has_news = now or self.store.revision != self._shown_revision
+        has_other_keys = self.store.can_act != self._offers_commands
+        if not (has_news or has_other_keys):
             return
         # A widget within another one is mounted after it.
         if not all(widget.is_mounted for widget in self.walk_children(Widget)):
@@ -214,22 +211,31 @@ class PageScreen(Screen[None]):
             # back.
             self.set_timer(MOUNT_WAIT_SECONDS, partial(self.update_run, now=now))
             return
-        if has_news or now:
-            self.redraw_header()
-        if offers_others:
-            self._offers_commands = store.can_act
+        if has_other_keys:
+            self._offers_commands = self.store.can_act
             self.refresh_bindings()
+        if has_news:
+            self.redraw_header()
+        if now or (has_news and self._is_due):
+            self._note_what_is_shown()
+            self.show_run()
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether news are to be shown: some at once, the others a while after the last."""
+        store = self.store
         # The plan is another one once the log has been read for the first time, for example.
         has_other_plan = store.plan is not self._shown_plan
         has_other_condition = store.health.condition != self._shown_condition
         is_old = time.monotonic() - self._shown_at >= self.refresh_seconds
-        is_due = has_other_plan or has_other_condition or is_old
-        if now or (is_due and has_news):
-            self._shown_revision = store.revision
-            self._shown_at = time.monotonic()
-            self._shown_plan = store.plan
-            self._shown_condition = store.health.condition
-            self.show_run()
+        return has_other_plan or has_other_condition or is_old
+
+    def _note_what_is_shown(self) -> None:
+        store = self.store
+        self._shown_revision = store.revision
+        self._shown_at = time.monotonic()
+        self._shown_plan = store.plan
+        self._shown_condition = store.health.condition
 
     def redraw_header(self) -> None:
         """Draw again what changes all the time: the header, and the line of a replay."""

@@ -32,7 +32,7 @@ def ask_to_leave(app: Dashboard) -> None:
         elif answer == "stop":
             app.stop_and_leave()
 
-    note = f"later: hookflow watch {app.store.known_as}"
+    note = f"later: hookflow watch {app.store.command_name}"
     app.push_screen(
         ChoiceDialog("leave the dashboard?", choices, note=note, about_training=True), handle_answer
     )
@@ -41,7 +41,7 @@ def ask_to_leave(app: Dashboard) -> None:
 def ask_to_stop(app: Dashboard, kill: Callable[[], None]) -> None:
     """Ask whether to stop the training; to end it at once where that may be needed."""
     store = app.store
-    why_not = store.refusal("stop")
+    why_not = store.find_command_obstacle("stop")
     if why_not:
         app.say(why_not, severity="warning")
         return
@@ -70,7 +70,7 @@ def ask_to_stop(app: Dashboard, kill: Callable[[], None]) -> None:
 
 def _describe_stopping(store: RunStore) -> str:
     if not store.can_kill:
-        return f"later: hookflow run --resume {store.known_as}"
+        return f"later: hookflow run --resume {store.command_name}"
     saved = store.state.checkpoints
     if not saved:
         return "there is no checkpoint yet"
@@ -80,7 +80,7 @@ def _describe_stopping(store: RunStore) -> str:
 def ask_for_rewind(app: Dashboard) -> None:
     """Ask which checkpoint to go back to. The offers stay as they are until that is answered."""
     store = app.store
-    why_not = store.refusal("rewind")
+    why_not = store.find_command_obstacle("rewind")
     if why_not:
         app.say(why_not, severity="warning")
         return

@@ -6,12 +6,14 @@ It lists the runs of the folder, with a filter, an order, and runs that are pick
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.events import Resize
 from textual.message import Message
 from textual.widgets import DataTable, Static
 
@@ -54,6 +56,12 @@ MAX_KEY_WIDTH = 14
 """Cells of such a column."""
 
 CURVE_WIDTH = 10
+
+SORT_KEYS_BY_COLUMN = {"begun": "-begun", "status": "status", "it/s": "-iters_per_s"}
+"""The keys that a click at a heading sorts by; that of the metric sorts by "-best"."""
+
+NAMED_CONDITIONS = ("stalled", "failed", "lost", "refused")
+"""The conditions whose runs the head of the page counts one by one."""
 
 
 class RunsRead(Message):
@@ -182,36 +190,49 @@ class RunsScreen(PageScreen):
     def filter_changed(self, text: str) -> None:
         self._show_listing()
 
+    def on_resize(self, event: Resize) -> None:
+        self.call_after_refresh(self._show_listing)
+
     # Showing
 
     def _show_listing(self) -> None:
         here = self._row_at_cursor()
         self._listing = list_runs(self._rows, self.filter_text, SORT_KEYS[self._order])
-        columns = self._columns_of(self._listing)
-        table = self.table
-        if columns != self._columns:
-            self._columns = columns
-            table.clear(columns=True)
-            for name in columns:
-                table.add_column(text_of(name), key=name)
-        self._fill(table)
+        first_best = self._find_first_best()
+        cells_by_path = {row.path: self._make_cells(row, first_best) for row in self._listing.rows}
+        self._choose_columns(cells_by_path.values())
+        self._fill(cells_by_path)
         self._go_to(self._own_path if here is None else here.path)
         self._show_head()
         self._show_detail()
 
-    def _fill(self, table: ListTable) -> None:
-        """Update the cells that differ; where the rows are others, fill the table anew."""
-        paths = [row.path for row in self._listing.rows]
-        if [row_key.value for row_key in table.rows] != paths:
-            table.clear()
-            for row in self._listing.rows:
-                table.add_row(*self._make_cells(row).values(), key=row.path)
+    def _choose_columns(self, cells_of_rows: Iterable[Mapping[str, Text]]) -> None:
+        """Show the columns that have room; where they are others, the table begins anew."""
+        table = self.table
+        room = self.size.width - table.scrollbar_size_vertical
+        columns = fit_columns(self._list_columns(), cells_of_rows, room, table.cell_padding)
+        if columns == self._columns:
             return
-        for row in self._listing.rows:
-            for name, content in self._make_cells(row).items():
-                table.show_cell(row.path, name, content)
+        self._columns = columns
+        table.clear(columns=True)
+        for name in columns:
+            table.add_column(text_of(name), key=name)
 
-    def _columns_of(self, listing: RunListing) -> tuple[str, ...]:
+    def _fill(self, cells_by_path: Mapping[str, Mapping[str, Text]]) -> None:
+        """Update the cells that differ; where the rows are others, fill the table anew."""
+        table = self.table
+        if [row_key.value for row_key in table.rows] != [*cells_by_path]:
+            table.clear()
+            for path, cells in cells_by_path.items():
+                table.add_row(*(cells[name] for name in self._columns), key=path)
+            return
+        for path, cells in cells_by_path.items():
+            for name in self._columns:
+                table.show_cell(path, name, cells[name])
+
+    def _list_columns(self) -> tuple[str, ...]:
+        """Return the columns that there is something to show in, those that matter most first."""
+        listing = self._listing
         names = ["", "run", "status", "begun", "iteration"]
         if listing.metric:
             names.append(f"best {listing.metric}")
@@ -222,7 +243,11 @@ class RunsScreen(PageScreen):
             names.append("note")
         return tuple(dict.fromkeys(names))
 
-    def _make_cells(self, row: Row) -> dict[str, Text]:
+    def _make_cells(self, row: Row, first_best: float | None) -> dict[str, Text]:
+        """Return the cells of a run by their columns.
+
+        `first_best` is the best value of the run that was picked first.
+        """
         listing = self._listing
         status = row.values["status"]
         rate = row.values["iters_per_s"]
@@ -247,16 +272,14 @@ class RunsScreen(PageScreen):
             cells[f"best {listing.metric}"] = text_of(
                 (number(best) if best is not None else "–", "good")
             )
-            cells["Δ to A"] = text_of((self._difference(best), "dim"))
+            cells["Δ to A"] = text_of((_format_difference(best, first_best), "dim"))
         keys = listing.differing_keys[:MAX_DIFFERING]
         for name, full in zip(make_headings(keys), keys, strict=True):
             cells[name] = text_of(self._value(row, full))
-        for content in cells.values():
-            content.no_wrap = True
         for name in ("it/s", "Δ to A"):
             if name in cells:
                 cells[name].justify = "right"
-        return {name: cells[name] for name in self._columns}
+        return cells
 
     def _find_letter(self, row: Row) -> Text:
         if row.path not in self._picked:
@@ -265,17 +288,13 @@ class RunsScreen(PageScreen):
         place = self._picked.index(row.path)
         return text_of((RUN_LETTERS[place], RUN_STYLES[place]))
 
-    def _difference(self, best: float | None) -> str:
-        """Return the difference of a best value from that of the run that was picked first."""
-        if not self._picked or best is None:
-            return "–"
-        first = None
+    def _find_first_best(self) -> float | None:
+        """Return the best value of the run that was picked first; None where there is none."""
         for row in self._rows:
-            if row.path == self._picked[0]:
-                first = row.get(f"best.{self._listing.metric}")
-        if first is None or first == best:
-            return "–"
-        return format_signed(best - first, number)
+            if row.path in self._picked[:1]:
+                best: float | None = row.get(f"best.{self._listing.metric}")
+                return best
+        return None
 
     def _value(self, row: Row, name: str) -> str:
         if row.get(name) is None:
@@ -293,14 +312,13 @@ class RunsScreen(PageScreen):
             (str(short(self.store.directory.path.parent.parent)), "strong"),
             (f"   {live} live", "good" if live else "dim"),
         ]
-        named = ("stalled", "failed", "lost", "refused")
-        for name in named:
+        for name in NAMED_CONDITIONS:
             if counts[name]:
                 parts.append((f"  {counts[name]} {name}", CONDITION_STYLES.get(name, "warn")))
         ended = sum(
             count
             for name, count in counts.items()
-            if name not in ALIVE_CONDITIONS and name not in named
+            if name not in ALIVE_CONDITIONS and name not in NAMED_CONDITIONS
         )
         parts.append((f"  {ended} ended", "dim"))
         order = SORT_KEYS[self._order].removeprefix("-")
@@ -321,10 +339,12 @@ class RunsScreen(PageScreen):
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """Sort by the column that was clicked, where it is one to sort by."""
-        clicked = str(event.column_key.value)
-        orders = {"begun": 0, f"best {self._listing.metric}": 1, "status": 2, "it/s": 4}
-        if clicked in orders:
-            self._order = orders[clicked]
+        column = str(event.column_key.value)
+        sort_key = SORT_KEYS_BY_COLUMN.get(column)
+        if column == f"best {self._listing.metric}":
+            sort_key = "-best"
+        if sort_key is not None:
+            self._order = SORT_KEYS.index(sort_key)
             self._show_listing()
 
     def _show_detail(self) -> None:
@@ -366,9 +386,8 @@ class RunsScreen(PageScreen):
         row = self._row_at_cursor()
         if row is None:
             return ""
-        return "  ".join(
-            content.plain.strip() for content in self._make_cells(row).values()
-        ).strip()
+        cells = self._make_cells(row, self._find_first_best())
+        return "  ".join(cells[name].plain.strip() for name in self._list_columns()).strip()
 
     # Actions
 
@@ -465,7 +484,7 @@ class RunsScreen(PageScreen):
         def handle_answer(answer: str | None) -> None:
             if answer == "resume":
                 self.dashboard.say(f"resuming {run.id} …")
-                self._change(run, "resume")
+                self._change(run, resume)
 
         choices = [
             Choice("esc", "", "no"),
@@ -490,7 +509,7 @@ class RunsScreen(PageScreen):
 
         def handle_answer(answer: str | None) -> None:
             if answer == "delete":
-                self._change(run, "delete")
+                self._change(run, delete)
 
         choices = [
             Choice("esc", "", "no"),
@@ -500,18 +519,39 @@ class RunsScreen(PageScreen):
             ChoiceDialog("delete the run?", choices, note=f"the run {row.path}"), handle_answer
         )
 
-    def _change(self, run: RunDir, what: str) -> None:
+    def _change(self, run: RunDir, change: Callable[[RunDir], str]) -> None:
         """Delete or resume a run, from a thread: it takes its time."""
 
-        def change() -> None:
-            if what == "delete":
-                answer = delete(run)
-            else:
-                answer = resume(run)
-            self.dashboard.say(answer)
+        def change_and_read() -> None:
+            self.dashboard.say(change(run))
             self.app.call_from_thread(self._read_folder)
 
-        self.run_worker(change, thread=True, group="change", exit_on_error=False)
+        self.run_worker(change_and_read, thread=True, group="change", exit_on_error=False)
+
+
+def fit_columns(
+    names: Sequence[str], cells_of_rows: Iterable[Mapping[str, Text]], room: int, padding: int
+) -> tuple[str, ...]:
+    """Return the columns that stand whole beside one another in so many cells.
+
+    A column that has no room is left out. `padding` is the cells at each side of a column.
+    """
+    rows = [*cells_of_rows]
+    kept = []
+    for name in names:
+        widest = max([cell_len(name), *(cells[name].cell_len for cells in rows)])
+        width = widest + 2 * padding
+        if width <= room:
+            kept.append(name)
+            room -= width
+    return tuple(kept)
+
+
+def _format_difference(best: float | None, first_best: float | None) -> str:
+    """Return the difference of a best value from that of the run that was picked first."""
+    if best is None or first_best is None or first_best == best:
+        return "–"
+    return format_signed(best - first_best, number)
 
 
 def _format_begin(t: float, now: float) -> str:

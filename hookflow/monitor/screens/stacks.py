@@ -14,7 +14,7 @@ from hookflow.monitor.bindings import key
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.style import text_of
-from hookflow.monitor.widgets.stack_view import stack_text
+from hookflow.monitor.widgets.stack_view import says_stall, stack_text
 from hookflow.numbers import format_clock
 
 
@@ -49,6 +49,10 @@ class StacksScreen(PageScreen):
     def compose_body(self) -> ComposeResult:
         with VerticalScroll():
             yield Static(id="stacks")
+
+    @property
+    def explains_trouble(self) -> bool:
+        return says_stall(self.store) and not find_stack_obstacle(self.store)
 
     def show_run(self) -> None:
         store = self.store

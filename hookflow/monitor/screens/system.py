@@ -5,7 +5,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.widgets import DataTable, Static
+from textual.widgets import Static
 
 from hookflow.events.records import Run
 from hookflow.monitor.screens.page import PageScreen
@@ -17,17 +17,11 @@ from hookflow.monitor.widgets.system_facts import (
     list_machine_lines,
     run_lines,
 )
+from hookflow.monitor.widgets.text_table import TextTable
 
 
-class LayerTable(DataTable[Text]):
+class LayerTable(TextTable):
     """The layers of the model that have parameters of their own."""
-
-    DEFAULT_CSS = """
-    LayerTable { background: $background; }
-    LayerTable > .datatable--header {
-        background: $background; color: $text-muted; text-style: none;
-    }
-    """
 
     def __init__(self) -> None:
         super().__init__(cursor_type="row")

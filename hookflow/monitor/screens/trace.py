@@ -7,12 +7,11 @@ them.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.events import Resize
-from textual.widgets import DataTable, Static
+from textual.widgets import Static
 
 from hookflow.events.commands import DEFAULT_TRACED_ITERATIONS
 from hookflow.events.records import Trace
@@ -29,6 +28,7 @@ from hookflow.monitor.iteration_trace import (
 from hookflow.monitor.screens.page import PageScreen
 from hookflow.monitor.style import text_of
 from hookflow.monitor.widgets.run_header import PHASE_FILLS
+from hookflow.monitor.widgets.text_table import TextTable
 from hookflow.monitor.widgets.waterfall import Waterfall, WaterfallScroll
 from hookflow.numbers import format_count, format_ms, format_percent, out_of
 from hookflow.text import cut
@@ -43,7 +43,7 @@ LARGEST_SHARE = 0.6
 """The share of the page that the waterfall takes at most, where the totals are below it."""
 
 
-class TotalsTable(DataTable[Text]):
+class TotalsTable(TextTable):
     """The times of phases or hooks, the longest first.
 
     They are of the iteration that is shown, and of the mean of all.
@@ -55,10 +55,8 @@ class TotalsTable(DataTable[Text]):
         border-title-color: $text-muted;
     }
     TotalsTable:focus { border: round $primary; }
-    TotalsTable, TotalsTable > .datatable--header { background: $background; }
     TotalsTable > .datatable--cursor { background: $background; color: $foreground; }
     TotalsTable:focus > .datatable--cursor { background: $block-cursor-background; }
-    TotalsTable > .datatable--header { color: $text-muted; text-style: none; }
     """
 
     def __init__(self, title: str, name: str, id: str) -> None:  # noqa: A002  # Textual's name

@@ -39,6 +39,7 @@ from hookflow.monitor.widgets.hook_messages import (
     HookOpened,
     HooksResized,
 )
+from hookflow.monitor.widgets.text_table import TextTable
 from hookflow.numbers import format_aligned, format_count, format_many, format_percent, format_rough
 from hookflow.pipeline.groups import group_name
 from hookflow.text import cut, fit_name
@@ -76,9 +77,14 @@ class HookRow:
     note: str
     history: CallHistory | None
     iteration: int
-    bar_scale: float
+    bar_scale: float = MIN_BAR_SCALE
     rank: tuple[int, float] | None = None
     members: tuple[Binding, ...] = ()
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """The hooks in this row: one, or those of a folded group."""
+        return self.members or (self.binding,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ class HookColumn:
     width: int = 0
 
 
-def _make_duration_writer(name: str) -> Callable[[HookRow, int], Sequence[Part]]:
+def _make_duration_cell(name: str) -> Callable[[HookRow, int], Sequence[Part]]:
     """Return what writes a duration of the cost."""
 
     def write(row: HookRow, width: int) -> Sequence[Part]:
@@ -126,11 +132,11 @@ def _point_cell(row: HookRow, width: int) -> Sequence[Part]:
     return [(fit_name(row.binding.point, width), "dim" if row.status == "off" else "")]
 
 
-def _render_every(row: HookRow, width: int) -> Sequence[Part]:
+def _every_cell(row: HookRow, width: int) -> Sequence[Part]:
     return [(f"{row.cost.every:>{width}}", "dim")]
 
 
-def _render_calls(row: HookRow, width: int) -> Sequence[Part]:
+def _calls_cell(row: HookRow, width: int) -> Sequence[Part]:
     if row.cost.count == 0:
         return []
     return [(f"{format_many(row.cost.count):>{width}}", "dim")]
@@ -155,7 +161,7 @@ def _share_cell(row: HookRow, width: int) -> Sequence[Part]:
     return parts
 
 
-def _render_trend(row: HookRow, width: int) -> Sequence[Part]:
+def _trend_cell(row: HookRow, width: int) -> Sequence[Part]:
     if row.history is None:
         return []
     return [(render_bars(row.history.compute_means(row.iteration + 1, width)), "heat2")]
@@ -169,7 +175,7 @@ def _rank_cell(row: HookRow, width: int) -> Sequence[Part]:
     return [(f"{f'r{number} {format_rough(ratio)}×':>{width}}", "warn" if is_late else "dim")]
 
 
-def _render_note(row: HookRow, width: int) -> Sequence[Part]:
+def _note_cell(row: HookRow, width: int) -> Sequence[Part]:
     if row.status == "on":
         style = "dim"
     else:
@@ -191,16 +197,16 @@ HOOK_COLUMNS = (
     HookColumn("on", "ON", _sign_cell, _status_value, is_number=False),
     HookColumn("hook", "hook", _hook_cell, lambda row: row.binding.hook, is_number=False),
     HookColumn("when", "when", _point_cell, lambda row: row.binding.id, is_number=False),
-    HookColumn("every", "every", _render_every, lambda row: row.cost.every, is_number=False),
-    HookColumn("calls", "calls", _render_calls, lambda row: row.cost.count),
-    HookColumn("mean", "mean", _make_duration_writer("mean"), lambda row: row.cost.mean),
-    HookColumn("p95", "p95", _make_duration_writer("p95"), lambda row: row.cost.p95),
-    HookColumn("max", "max", _make_duration_writer("longest"), lambda row: row.cost.longest),
-    HookColumn("device", "device", _make_duration_writer("device"), lambda row: row.cost.device),
+    HookColumn("every", "every", _every_cell, lambda row: row.cost.every, is_number=False),
+    HookColumn("calls", "calls", _calls_cell, lambda row: row.cost.count),
+    HookColumn("mean", "mean", _make_duration_cell("mean"), lambda row: row.cost.mean),
+    HookColumn("p95", "p95", _make_duration_cell("p95"), lambda row: row.cost.p95),
+    HookColumn("max", "max", _make_duration_cell("longest"), lambda row: row.cost.longest),
+    HookColumn("device", "device", _make_duration_cell("device"), lambda row: row.cost.device),
     HookColumn("share", "share", _share_cell, lambda row: row.cost.spent),
-    HookColumn("trend", "trend", _render_trend, lambda row: row.cost.slowdown),
+    HookColumn("trend", "trend", _trend_cell, lambda row: row.cost.slowdown),
     HookColumn("rank", "slowest", _rank_cell, _rank_value),
-    HookColumn("note", "note", _render_note, _status_value, is_number=False),
+    HookColumn("note", "note", _note_cell, _status_value, is_number=False),
 )
 """The columns as they stand.
 
@@ -214,47 +220,57 @@ def hook_rows(store: RunStore, choices: ViewChoices) -> list[HookRow]:
     A folded group has one row at a point. Points to which the run does not come have no rows,
     unless empty points are shown.
     """
-    state = store.state
     plan = fold_groups(store.plan, choices.folded_groups)
-    unreached = frozenset() if choices.empty_points else store.unreached
-    costs = {}
-    members_of = {}
+    unreached = store.unreached
+    if choices.empty_points:
+        unreached = frozenset()
+    whole_attempt = choices.whole_attempt
+    rows = []
     for binding in plan.bindings:
         box = plan.collapsed_by_id.get(binding.id)
-        ids = {binding.id} if box is None else {member.id for member in box.members}
-        if ids <= unreached:
+        hooks: tuple[Binding, ...] = (binding,)
+        if box is not None:
+            hooks = box.members
+        if all(hook.id in unreached for hook in hooks):
             continue
-        members_of[binding] = () if box is None else box.members
         if box is None:
-            cost = compute_binding_cost(
-                state, plan, store.pace, binding, whole_attempt=choices.whole_attempt
-            )
-            cost = compute_background_cost(
-                state, plan, binding, cost, whole_attempt=choices.whole_attempt
-            )
+            row = _make_hook_row(store, plan, binding, whole_attempt=whole_attempt)
         else:
-            cost = group_cost(
-                state, plan, store.pace, box.members, whole_attempt=choices.whole_attempt
-            )
-        costs[binding] = cost
-    bar_scale = max([MIN_BAR_SCALE, *(cost.share or 0.0 for cost in costs.values())])
-    rows = []
-    for binding, cost in costs.items():
-        members = members_of[binding]
-        if members:
-            status, note = group_status(store, members)
-            rows.append(
-                HookRow(binding, cost, status, note, None, state.it, bar_scale, members=members)
-            )
-            continue
-        status = hook_status(state, plan, binding, cost)
-        history = state.histories.of(binding)
-        rank = None
-        if store.has_several_ranks:
-            rank = find_slowest_rank(state.ranks.of, binding, store.find_window_start(binding))
-        note = hook_note(store, binding, status, cost)
-        rows.append(HookRow(binding, cost, status, note, history, state.it, bar_scale, rank))
-    return rows
+            row = _make_group_row(store, plan, binding, hooks, whole_attempt=whole_attempt)
+        rows.append(row)
+    bar_scale = max([MIN_BAR_SCALE, *(row.cost.share or 0.0 for row in rows)])
+    return [replace(row, bar_scale=bar_scale) for row in rows]
+
+
+def _make_hook_row(
+    store: RunStore, plan: Plan, binding: Binding, *, whole_attempt: bool
+) -> HookRow:
+    """Return the row of a hook at its point."""
+    state = store.state
+    cost = compute_binding_cost(state, plan, store.pace, binding, whole_attempt=whole_attempt)
+    cost = compute_background_cost(state, plan, binding, cost, whole_attempt=whole_attempt)
+    status = hook_status(state, plan, binding, cost)
+    note = hook_note(store, binding, status, cost)
+    history = state.histories.of(binding)
+    rank = None
+    if store.has_several_ranks:
+        rank = find_slowest_rank(state.ranks.of, binding, store.find_window_start(binding))
+    return HookRow(binding, cost, status, note, history, state.it, rank=rank)
+
+
+def _make_group_row(
+    store: RunStore,
+    plan: Plan,
+    binding: Binding,
+    members: tuple[Binding, ...],
+    *,
+    whole_attempt: bool,
+) -> HookRow:
+    """Return the row of a folded group at a point: what its hooks cost together."""
+    state = store.state
+    cost = group_cost(state, plan, store.pace, members, whole_attempt=whole_attempt)
+    status, note = group_status(store, members)
+    return HookRow(binding, cost, status, note, None, state.it, members=members)
 
 
 def group_status(store: RunStore, members: Sequence[Binding]) -> tuple[Status, str]:
@@ -278,8 +294,7 @@ def filter_rows(rows: Sequence[HookRow], plan: Plan, filter_text: str) -> list[H
     matching = matching_bindings(plan, filter_text)
     kept = []
     for row in rows:
-        bindings = row.members or (row.binding,)
-        if any(binding.id in matching for binding in bindings):
+        if any(binding.id in matching for binding in row.bindings):
             kept.append(row)
     return kept
 
@@ -398,7 +413,7 @@ def _is_much_more(value: float | None, above: float | None) -> bool:
     return above is None or value > SWAP_RATIO * above
 
 
-class HookTable(DataTable[Text]):
+class HookTable(TextTable):
     """The hooks, a row each. The cursor stays on its hook when the rows change their order.
 
     It posts `HookHighlighted` when the user moves the cursor, and `HookOpened` for enter or a click
@@ -416,7 +431,6 @@ class HookTable(DataTable[Text]):
         scrollbar-size-vertical: 1;
     }
     HookTable:focus { background-tint: $foreground 0%; }
-    HookTable > .datatable--header { color: $text-muted; background: $surface; text-style: none; }
     HookTable:focus > .datatable--header { background-tint: $foreground 0%; }
     """
 
@@ -449,8 +463,7 @@ class HookTable(DataTable[Text]):
             self._picked_id = binding_id  # the rows follow when there is room for them
             return
         for place, row in enumerate(self._rows):
-            ids = {row.binding.id, *(member.id for member in row.members)}
-            if binding_id in ids:
+            if binding_id in [binding.id for binding in row.bindings]:
                 self._picked_id = binding_id
                 if self.cursor_row != place:
                     self.move_cursor(row=place)
@@ -626,10 +639,11 @@ class HookTable(DataTable[Text]):
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Tell where the cursor is, if it was the user who has moved it there."""
         event.stop()
-        binding = self.hook_at_cursor
-        if binding is not None and binding.id != self._picked_id:
-            self._picked_id = binding.id
-            self.post_message(HookHighlighted(binding))
+        row = self._row_at_cursor
+        if row is None or self._picked_id in [binding.id for binding in row.bindings]:
+            return
+        self._picked_id = row.bindings[0].id
+        self.post_message(HookHighlighted(self.hook_at_cursor))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()

@@ -6,13 +6,13 @@ It shows where each is, what its iterations go to, which one holds up the others
 from collections.abc import Sequence
 
 from rich.text import Text
-from textual.widgets import DataTable
 
 from hookflow.events.records import PHASES
 from hookflow.monitor.ranks import RankGroup, RankState, can_compare
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import Part, text_of
 from hookflow.monitor.widgets.run_header import PHASE_FILLS
+from hookflow.monitor.widgets.text_table import TextTable
 from hookflow.numbers import format_age, format_ms, format_rough
 
 WAIT_FILL = "·"
@@ -62,15 +62,10 @@ def assess_ranks(ranks: RankGroup) -> tuple[str, str]:
     return "not yet compared", "dim"
 
 
-class RankTable(DataTable[Text]):
+class RankTable(TextTable):
     """A row for each rank; all bars are to one scale."""
 
-    DEFAULT_CSS = """
-    RankTable { height: 1fr; background: $background; overflow-x: hidden; }
-    RankTable > .datatable--header {
-        background: $background; color: $text-muted; text-style: none;
-    }
-    """
+    DEFAULT_CSS = "RankTable { height: 1fr; overflow-x: hidden; }"
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's name
         super().__init__(id=id, cursor_type="row")
@@ -105,9 +100,7 @@ class RankTable(DataTable[Text]):
 
     def _write_row(self, number: int, cells: Sequence[Text]) -> None:
         for column, content in zip(COLUMN_HEADINGS, cells, strict=True):
-            shown = self.get_cell(str(number), column)
-            if shown.plain != content.plain or shown.spans != content.spans:
-                self.update_cell(str(number), column, content, update_width=True)
+            self.show_cell(str(number), column, content)
 
 
 class RankRows:

@@ -11,8 +11,9 @@ from hookflow.monitor.hook_costs import MIN_COST_SHARE
 from hookflow.monitor.progress_bars import format_work_name
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.series import Series
+from hookflow.monitor.state import RunState
 from hookflow.monitor.style import CONDITION_STYLES, Part, bar, count_cells, join_ends, row
-from hookflow.monitor.throughput import find_bottleneck, find_costliest_hooks
+from hookflow.monitor.throughput import Throughput, find_bottleneck, find_costliest_hooks
 from hookflow.monitor.widgets.strip_view import StripView
 from hookflow.numbers import (
     format_age,
@@ -112,18 +113,18 @@ class RunHeader(StripView):
 
     DEFAULT_CSS = "RunHeader { dock: top; height: 3; }"
 
-    def __init__(self, store: Callable[[], RunStore], explains_failure: Callable[[], bool]) -> None:
+    def __init__(self, store: Callable[[], RunStore], explains_trouble: Callable[[], bool]) -> None:
         """Show the run of `store`.
 
-        Where the page `explains_failure` itself, the header does not say it again.
+        Where the page `explains_trouble` itself, the header does not say it again.
         """
         super().__init__()
         self._get_store = store
-        self._explains_failure = explains_failure
+        self._explains_trouble = explains_trouble
 
     def draw(self, width: int, height: int) -> Sequence[Strip]:
         store = self._get_store()
-        says_trouble = not self._explains_failure()
+        says_trouble = not self._explains_trouble()
         first = render_judgement(store, width)
         if height >= 3:
             return [
@@ -147,11 +148,11 @@ def render_judgement(store: RunStore, width: int) -> Strip:
     state = store.state
     health = store.health
     condition = f"{health.glyph} {health.condition.upper()}"
+    name = HeaderItem(7, (cut(store.name, MAX_NAME_WIDTH), "strong"))
+    if width >= WIDE:
+        name = HeaderItem(9, (cut(store.name, width), "strong"))
     items = [
-        HeaderItem(
-            9 if width >= WIDE else 7,
-            (cut(store.name, MAX_NAME_WIDTH if width < WIDE else width), "strong"),
-        ),
+        name,
         HeaderItem(4, (f"#{store.short_id}", "dim")),
         HeaderItem(10, (condition, CONDITION_STYLES.get(health.condition, "warn"))),
         HeaderItem(9, _loss(store, width)),
@@ -237,24 +238,17 @@ def _render_warnings(store: RunStore, width: int) -> list[Part]:
     The moment that is shown is there, too, unless it is the present.
     """
     journal = store.state.journal
-    parts: list[Part] = []
-    if width >= WIDE:
-        parts.append(
-            (
-                f"{format_count(journal.warnings, 'warning')} ",
-                "warn" if journal.warnings else "faint",
-            )
-        )
-    else:
-        parts.append((f"▲{journal.warnings} ", "warn" if journal.warnings else "faint"))
+    is_wide = width >= WIDE
+    warnings = f"▲{journal.warnings}"
+    errors = f"✗{journal.errors}"
+    if is_wide:
+        warnings = format_count(journal.warnings, "warning")
+        errors = f"✗{format_count(journal.errors, 'error')}"
+    parts: list[Part] = [(f"{warnings} ", "warn" if journal.warnings else "faint")]
     if journal.errors:
-        if width >= WIDE:
-            words = format_count(journal.errors, "error")
-        else:
-            words = f"{journal.errors}"
-        parts.append((f"✗{words} ", "error"))
+        parts.append((f"{errors} ", "error"))
     is_special = store.is_replay or store.is_frozen
-    if is_special or width >= WIDE:  # else the status says it
+    if is_special or is_wide:  # else the status says it
         parts.append((f" {store.badge} ", "badge" if is_special else "strong"))
     return parts
 
@@ -262,13 +256,13 @@ def _render_warnings(store: RunStore, width: int) -> list[Part]:
 def _render_remarks(store: RunStore, width: int) -> list[Part]:
     """Return why the scores of the run say less than they seem to."""
     state = store.state
-    end = " "
+    ending = " "
     if width >= WIDE:
-        end = " DATA "
+        ending = " DATA "
     parts: list[Part] = []
     for word, applies in (("LIMITED", state.limited), ("SYNTHETIC", state.synthetic)):
         if applies:
-            parts += [(f" {word}{end}", "alarm"), " "]
+            parts += [(f" {word}{ending}", "alarm"), " "]
     return parts
 
 
@@ -276,54 +270,35 @@ def render_progress(store: RunStore, width: int) -> Strip:
     """Return iterations and epochs done, rates, device and memory."""
     state = store.state
     run = store.state.run
-    pace = store.pace
     if not run:
-        newest = list(state.journal)[-1:]
-        text = newest[0].text if newest else "importing torch, building the model and the data"
-        return row(width, (f" {store.health.condition}: ", "dim"), text)
-    items = [HeaderItem(6, (_epoch(store), ""))]
+        return _render_start(store, width)
+    items = []
     if width < NORMAL:
-        items.insert(0, HeaderItem(9, _time_left(store)))
-    if state.stage in ("val", "test") and state.end is None and state.batches:
-        items.append(
-            HeaderItem(
-                7, (f"{STAGE_NAMES[state.stage]} {out_of(state.batch, state.batches)}", "val")
-            )
-        )
-    for work in state.works.values():
-        items.append(
-            HeaderItem(
-                7,
-                (
-                    f"{format_work_name(work)} {out_of(work['done'], work['total'] or None)}",
-                    "hooks",
-                ),
-            )
-        )
-    if pace.iters_per_s:
-        items.append(HeaderItem(8, (f"{format_speed(pace.iters_per_s):>9}", "")))
-    if pace.samples_per_s:
-        items.append(HeaderItem(5, (f"{format_many(pace.samples_per_s):>5} samples/s", "")))
-    items.append(
-        HeaderItem(3, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim"))
-    )
-    items += _list_machine_items(store)
-    word = "iteration"
-    if width < NORMAL:  # the time left has no room else
-        word = "it"
-    done = f" {word} {_format_iterations(store)} "
-    fraction = state.it / state.total_iters if state.total_iters else None
-    hundredths = "" if fraction is None else f" {100 * fraction:3.0f} %"
-    end = _render_remarks(store, width)
-    width_left = width - count_cells(*end)
-    # The width of the bar depends on the width alone, so it does not change while the run goes on.
-    bar_width = min(max(width // 7, MIN_BAR_WIDTH), MAX_BAR_WIDTH)
-    left: list[Part] = [(done, "strong")]
-    if fraction is not None:
-        left += bar(bar_width, fraction)
-    left += [(hundredths, "strong"), "  "]
-    left += fit_items(items, width_left - count_cells(*left))
-    return join_ends(width, left, end)
+        items.append(HeaderItem(9, _time_left(store)))
+    items += [
+        HeaderItem(6, (_epoch(store), "")),
+        *_list_work_items(state),
+        *_list_speed_items(store.pace),
+        HeaderItem(3, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim")),
+        *_list_machine_items(store),
+    ]
+    left = _render_iterations(store, width)
+    right = _render_remarks(store, width)
+    left += fit_items(items, width - count_cells(*left, *right))
+    return join_ends(width, left, right)
+
+
+def _render_start(store: RunStore, width: int) -> Strip:
+    """Return what a run has done that has not described itself yet: its newest event."""
+    condition = store.health.condition
+    entries = [*store.state.journal]
+    text = "importing torch, building the model and the data"
+    if entries:
+        text = entries[-1].text
+    says_condition = text.startswith(f"{condition} ")  # as that of the end does
+    if says_condition:
+        return row(width, f" {text}")
+    return row(width, (f" {condition}: ", "dim"), text)
 
 
 def _format_iterations(store: RunStore) -> str:
@@ -331,6 +306,43 @@ def _format_iterations(store: RunStore) -> str:
     state = store.state
     total = state.total_iters or None
     return out_of(state.it, total).rjust(len(out_of(total, total)) if total else 1)
+
+
+def _render_iterations(store: RunStore, width: int) -> list[Part]:
+    """Return the iterations done, and where their whole number is known, a bar and the share."""
+    word = "iteration"
+    if width < NORMAL:  # the time left has no room else
+        word = "it"
+    parts: list[Part] = [(f" {word} {_format_iterations(store)} ", "strong")]
+    total = store.state.total_iters
+    if total:
+        share = store.state.it / total
+        # The bar depends on the width alone, so it does not change while the run goes on.
+        bar_width = min(max(width // 7, MIN_BAR_WIDTH), MAX_BAR_WIDTH)
+        parts += [*bar(bar_width, share), (f" {100 * share:3.0f} %", "strong")]
+    return [*parts, "  "]
+
+
+def _list_work_items(state: RunState) -> list[HeaderItem]:
+    """Return how far the evaluation under way is, and the works of hooks."""
+    items = []
+    is_evaluating = state.stage in STAGE_NAMES and state.end is None
+    if is_evaluating and state.batches:
+        text = f"{STAGE_NAMES[state.stage]} {out_of(state.batch, state.batches)}"
+        items.append(HeaderItem(7, (text, "val")))
+    for work in state.works.values():
+        text = f"{format_work_name(work)} {out_of(work['done'], work['total'] or None)}"
+        items.append(HeaderItem(7, (text, "hooks")))
+    return items
+
+
+def _list_speed_items(pace: Throughput) -> list[HeaderItem]:
+    items = []
+    if pace.iters_per_s:
+        items.append(HeaderItem(8, (f"{format_speed(pace.iters_per_s):>9}", "")))
+    if pace.samples_per_s:
+        items.append(HeaderItem(5, (f"{format_many(pace.samples_per_s):>5} samples/s", "")))
+    return items
 
 
 STAGE_NAMES = {"val": "validation", "test": "test"}
@@ -373,7 +385,10 @@ def phase_row(store: RunStore, width: int, *, says_trouble: bool = True) -> Stri
             width, (f" {cut(health.sentence, width - 2)} ", "alarm" if health.bad else "strong")
         )
     if not pace.iters_per_s:
-        return row(width, (" no training iteration yet", "dim"))
+        words = "no training iteration yet"
+        if store.state.iterating:
+            words = "no training iteration in the last 60 s"
+        return row(width, (f" {words}", "dim"))
     unit = "%"
     if width >= WIDE:
         unit = " %"

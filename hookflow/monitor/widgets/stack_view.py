@@ -10,7 +10,8 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from hookflow.monitor.health import blocking_ranks, inside_of
+from hookflow.events.now import NO_BINDING
+from hookflow.monitor.health import blocking_ranks, describe_training_place
 from hookflow.monitor.run_store import RunStore
 from hookflow.monitor.style import text_of
 from hookflow.text import make_printable
@@ -25,10 +26,21 @@ PACKAGE_FOLDER = re.compile(
 """The path before the name of a package in a frame: without it, the frame has room on one row."""
 
 
-def format_rank_place(store: RunStore, rank: int) -> str:
-    """Return in which hook a rank is, and for how long."""
-    binding, seconds = store.inside.get(rank, (-1, 0.0))
-    place = inside_of(store.plan, binding, seconds)
+def says_stall(store: RunStore) -> bool:
+    """Return whether the heading of the stack is the sentence about the stall.
+
+    That of several ranks is about the training, and the heading of each stack about its rank.
+    """
+    is_stalled = store.health.condition == "stalled"
+    return is_stalled and bool(store.stacks) and not store.has_several_ranks
+
+
+def _make_heading(store: RunStore, rank: int) -> str:
+    """Return where a rank is, and for how long: in a hook, or waiting for data."""
+    if says_stall(store):
+        return store.health.sentence
+    binding, seconds = store.inside.get(rank, (NO_BINDING, 0.0))
+    place = describe_training_place(store.plan, binding, seconds, store.stacks[rank])
     if store.has_several_ranks:
         return f"rank {rank}: {place}"
     return place
@@ -55,7 +67,7 @@ def stack_text(store: RunStore) -> Text:
         style = "strong"
         if rank in blocking:
             style = "warn"
-        text.append_text(text_of((format_rank_place(store, rank), style)))
+        text.append_text(text_of((_make_heading(store, rank), style)))
         text.append("\n")
         frames = store.stacks[rank] or ["its stack is not known: install py-spy"]
         for frame in frames:
