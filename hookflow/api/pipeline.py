@@ -32,13 +32,13 @@ def load(
     that is wrong.
     """
     objects = ObjectRegistry()
-    message = [_override(key, value, objects) for key, value in (overrides or {}).items()]
+    written = [_override(key, value, objects) for key, value in (overrides or {}).items()]
     if isinstance(source, Mapping):
         tables = objects.replace(source)
     else:
         tables = Path(source)
     with use_objects(objects):
-        return Pipeline(read_pipeline(tables, message), objects)
+        return Pipeline(read_pipeline(tables, written), objects)
 
 
 class Pipeline:

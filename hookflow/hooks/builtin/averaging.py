@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from hookflow.errors import Problem, UserError, first_few
+from hookflow.graph.schedule import Measure
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.schedules import Progress, count_iterations
 from hookflow.hooks.capabilities import HookCapabilities
@@ -29,8 +30,9 @@ from hookflow.hooks.tensors import (
     sum_dtype,
 )
 from hookflow.hooks.weight_average import WeightAverageHook
-from hookflow.metric_mode import MODE_MEANING, Mode
+from hookflow.metric_mode import MODE_MEANING, Mode, compute_gain
 from hookflow.numbers import format_count
+from hookflow.pipeline.amounts import parse_amount
 from hookflow.pipeline.by_epoch import batches_by_epoch
 
 if TYPE_CHECKING:
@@ -162,15 +164,9 @@ class Average(WeightAverageHook):
             return
         for metric, mode in self.modes.items():
             value = read_latest_metric(run, metric)
-            if mode == "max":
-                sign = 1
-            else:
-                sign = -1
-            if (
-                value is not None
-                and math.isfinite(value)
-                and (self.best is None or sign * value > sign * self.best)
-            ):
+            if value is None or not math.isfinite(value):
+                continue
+            if self.best is None or compute_gain(value, self.best, mode) > 0:
                 self.best = value
                 run.save_checkpoint(f"best-{self.name}")
 
@@ -482,12 +478,22 @@ class SWA(Average):
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
-        self.period = max(1, count_iterations(self.every, run))
+        self.period = self._measure_period(run)
         self._warn_of_batch_norms(run)
+
+    def _measure_period(self, run: Run) -> Measure:
+        """Return `every` in iterations: epochs exactly, which may differ in length."""
+        count = max(1, count_iterations(self.every, run))
+        if self.every != 0:
+            amount = parse_amount(self.every)
+            if amount.unit == "ep":
+                return Measure.of_epochs(amount.value, run.epoch_lengths)
+        return Measure("it", count, 1)
 
     def after_train_iter(self, run: Run) -> None:
         """Sample the weights, once an iteration however many optimizers step in it."""
-        if run.iter <= self.first or run.iter % self.period:
+        is_due = self.period.multiple(run.iter) > self.period.multiple(run.iter - 1)
+        if run.iter <= self.first or not is_due:
             return
         if not self.average:
             self.start(run)
@@ -671,16 +677,15 @@ class SyncBuffers(Hook):
             return
         import torch
 
-        complex_buffers = [
-            torch.view_as_real(buffer) for buffer in run.model.buffers() if buffer.is_complex()
-        ]
-        buffers = [
-            buffer for buffer in run.model.buffers() if buffer.is_floating_point()
-        ] + complex_buffers
+        buffers = []
+        for buffer in run.model.buffers():
+            if buffer.is_floating_point():
+                buffers.append(buffer)
+            elif buffer.is_complex():
+                buffers.append(torch.view_as_real(buffer))
         if not buffers:
             return
         means = run.mean(torch.cat([buffer.flatten().double() for buffer in buffers]))
-        for buffer, mean in zip(
-            buffers, torch.split(means, [buffer.numel() for buffer in buffers]), strict=True
-        ):
+        parts = torch.split(means, [buffer.numel() for buffer in buffers])
+        for buffer, mean in zip(buffers, parts, strict=True):
             buffer.copy_(mean.view_as(buffer))

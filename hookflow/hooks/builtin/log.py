@@ -86,25 +86,18 @@ class Log(Hook):
 
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
         """Take in the outputs of an iteration, logged or not."""
-        only = self.only
-        newest = self.newest
         weight = run.batch_weight
-        picked = {}
-        for name, value in outputs.items():
-            if (
-                name in only
-                if only is not None
-                else getattr(value, "ndim", 1) == 0 or isinstance(value, (int, float))
-            ):
-                picked[name] = value
-                newest[name] = value.detach() if hasattr(value, "detach") else value, weight
+        picked = self._pick(outputs)
         if self.has_sets is None:  # asked once, since it is the same in every iteration
             self.has_sets = hasattr(run.data["train"], "batch_set")
         if self.has_sets and run.batch_set is not None:
-            for name in list(picked):
-                name_in_set = f"{run.batch_set}/{name}"
-                picked[name_in_set] = picked[name]
-                newest[name_in_set] = newest[name]
+            for name, value in list(picked.items()):
+                picked[f"{run.batch_set}/{name}"] = value
+        for name, value in picked.items():
+            if hasattr(value, "detach"):
+                self.newest[name] = value.detach(), weight
+            else:
+                self.newest[name] = value, weight
         if self.latest or self.epoch:
             numbers = {name: on_device(value, run.device) for name, value in picked.items()}
             if self.latest:
@@ -112,15 +105,22 @@ class Log(Hook):
             if self.epoch:
                 self.epoch.add(run.epoch, numbers, weight)
 
+    def _pick(self, outputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the outputs to log: those of `only`, or else all single numbers."""
+        if self.only is not None:
+            return {name: value for name, value in outputs.items() if name in self.only}
+        return {name: value for name, value in outputs.items() if _is_single_number(value)}
+
     # This method does not use `outputs`: `add`, which is given the same arguments, does.
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
         for name, value in self._compute_means(run).items():
             run.log(name, value)
         self.newest = {}
         for name, optimizer in run.optimizers.items():
-            run.log(
-                "lr" if len(run.optimizers) == 1 else f"lr/{name}", optimizer.param_groups[-1]["lr"]
-            )
+            label = "lr"
+            if len(run.optimizers) > 1:
+                label = f"lr/{name}"
+            run.log(label, optimizer.param_groups[-1]["lr"])
 
     def after_train_epoch(self, run: Run) -> None:
         if self.epoch:
@@ -153,6 +153,10 @@ class Log(Hook):
         return {name: item for name, item in kept.items() if item}
 
 
+def _is_single_number(value: Any) -> bool:
+    return getattr(value, "ndim", 1) == 0 or isinstance(value, (int, float))
+
+
 Setting = Literal["momentum", "weight_decay"]
 
 
@@ -178,7 +182,9 @@ class LRMonitor(Hook):
             if len(run.optimizers) > 1:
                 prefix = f"{name}/"
             for k, group in enumerate(optimizer.param_groups):
-                known = {**group, **({"momentum": group["betas"][0]} if "betas" in group else {})}
+                known = dict(group)
+                if "betas" in group:
+                    known["momentum"] = group["betas"][0]
                 for setting in ("lr", *self.also):
                     if setting in known:  # plain SGD, say, has no momentum
                         run.log(f"{setting}/{prefix}{group.get('name', k)}", known[setting])

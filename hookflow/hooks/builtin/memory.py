@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -37,11 +37,11 @@ class Memory(Hook):
     capabilities = HookCapabilities(process_blocker="it measures the process that it fires in")
 
     def after_train_iter(self, run: Run) -> None:
-        for name, value in memory(run.device).items():
+        for name, value in measure_memory(run.device).items():
             run.log(f"memory/{name}", value)
 
 
-def memory(device: torch.device) -> dict[str, float]:
+def measure_memory(device: torch.device) -> dict[str, float]:
     """Return what this process holds of the host's memory, and of CUDA's, in MiB."""
     import psutil
 
@@ -96,16 +96,20 @@ class ActivationCheckpoint(Hook):
     ]
 
     def __post_init__(self) -> None:
-        self.wrapped: list[nn.Module] = []
+        self.wrapped: list[tuple[nn.Module, Callable[..., Any] | None]] = []
+        """The modules, each with the forward pass that its object had beside that of its class."""
 
     def before_run(self, run: Run) -> None:
-        self.wrapped = find_outermost_modules(run.model, self.match)
-        for module in self.wrapped:
+        for module in find_outermost_modules(run.model, self.match):
+            self.wrapped.append((module, vars(module).get("forward")))
             module.forward = make_checkpointed_forward(module)
 
     def after_run(self) -> None:
-        for module in self.wrapped:
-            del module.forward
+        for module, own_forward in self.wrapped:
+            if own_forward is None:
+                del module.forward
+            else:
+                module.forward = own_forward
         self.wrapped = []
 
 
@@ -133,15 +137,16 @@ def make_checkpointed_forward(module: nn.Module) -> Callable[..., Any]:
 
     plain = module.forward
 
+    def make_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Return the contexts of the first and of the second computation."""
+        return nullcontext(), _freeze_running_statistics(module)
+
     @wraps(plain)
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return plain(*args, **kwargs)
         if not torch.compiler.is_compiling():  # a compiled network counts no batch a second time
-            kwargs["context_fn"] = lambda: (
-                nullcontext(),
-                _freeze_running_statistics(module),
-            )  # of the two computations
+            kwargs["context_fn"] = make_contexts
         return checkpoint(plain, *args, use_reentrant=False, **kwargs)
 
     return forward

@@ -70,11 +70,8 @@ class Mixup(Hook):
         from torch import Tensor
 
         elsewhere = "mix in the collate function of the loader"
-        if (
-            len(batch) != 2
-            or not isinstance(batch, tuple | list)
-            or not all(isinstance(part, Tensor) for part in batch)
-        ):
+        is_pair = isinstance(batch, tuple | list) and len(batch) == 2
+        if not is_pair or not all(isinstance(part, Tensor) for part in batch):
             message = (
                 f'hook "{self.name}" mixes batches of inputs and classes, and this is a'
                 f" {type(batch).__name__}"

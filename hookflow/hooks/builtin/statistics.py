@@ -16,7 +16,7 @@ from hookflow.hooks.tensors import (
     full,
     matching,
     named_parameters,
-    output,
+    read_output,
     require_matches,
 )
 
@@ -173,7 +173,7 @@ class Images(Hook):
         searched = batch
         where = "the batch has"
         if self.output is not None:
-            searched = output(outputs, self.output, "images")
+            searched = read_output(outputs, self.output, "images")
             where = f'the output "{self.output}" is'
         result = first_images(searched)
         if result is None:
@@ -184,7 +184,7 @@ class Images(Hook):
         shown = result[: self.count].detach()
         if self.rescale and shown.is_floating_point():
             shown = rescale_images(shown)
-        return grid(shown, self.columns)
+        return make_grid(shown, self.columns)
 
 
 def first_images(batch: Any) -> Tensor | None:
@@ -213,7 +213,7 @@ def rescale_images(images: Tensor) -> Tensor:
     return (images - low) / (high - low).clamp(min=1e-12)
 
 
-def grid(images: Tensor, columns: int) -> Tensor:
+def make_grid(images: Tensor, columns: int) -> Tensor:
     """Return images (N, channels, height, width) side by side, in rows of `columns`.
 
     The result has (channels, height, width). Between them is a line of a pixel, and what the last
