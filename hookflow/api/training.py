@@ -1,8 +1,7 @@
-"""`hookflow.train`: a pipeline is trained in this process, or in one of its own, and shown
-meanwhile.
+"""`hookflow.train`: a pipeline is trained, and shown meanwhile.
 
-A notebook shows bars that are drawn anew while the run goes on, and in the end a table of its
-metrics.
+It is trained in this process, or in one of its own. A notebook shows bars that are drawn anew while
+the run goes on, and in the end a table of its metrics.
 """
 
 import os
@@ -49,8 +48,9 @@ from hookflow.text import make_printable, substitute_on
 UIKind = Literal["auto", "plain", "json", "none"]
 
 Follow = Callable[[Callable[[], int | None]], int]
-"""Shows a run until the function that it is given returns the exit code of the training;
-returns that of the run.
+"""Shows a run until it is over, and returns its exit code.
+
+It is given a function that returns the exit code of the training once there is one.
 """
 
 
@@ -174,8 +174,9 @@ def _show_in_thread(follow: Follow | None) -> Iterator[None]:
 
 
 def _in_its_own(run_dir: RunDir, follow: Follow | None) -> int:
-    """Train in a process of its own and return its exit code;
-    the signals that this one gets are handed on to it.
+    """Train in a process of its own and return its exit code.
+
+    The signals that this one gets are handed on to it.
     """
 
     def begin() -> subprocess.Popen[bytes]:
@@ -256,8 +257,9 @@ def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -
 
 
 def _render_bars(run_dir: RunDir, live: LogFollower) -> Table:
-    """Return the bars that a terminal shows, below the condition of
-    the run and its latest metrics.
+    """Return the bars that a terminal shows.
+
+    They are below the condition of the run and its latest metrics.
     """
     state = live.state
     facts = [f"{run_dir.path.parent.name}: {judge(run_dir, state, time.time()).condition}"]

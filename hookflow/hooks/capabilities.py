@@ -31,12 +31,14 @@ class SavedCheckpoints:
     trail_bytes: int = 0
     """How many bytes older checkpoints may take beside those that stay anyway."""
     with_frozen: bool | None = None
-    """Whether they hold parameters that the model is built with frozen; None: all but those of
-    models that the pipeline declares frozen.
+    """Whether they hold parameters that the model is built with frozen.
+
+    None: all but those of models that the pipeline declares frozen.
     """
     restored_at_end: str | None = None
-    """The name of the checkpoint whose weights the models get when the
-    training has finished; None: none.
+    """The checkpoint whose weights the models get at the end; None: none.
+
+    It is the name of one, and the end is that of the training.
     """
 
     def leaves_frozen_out(self, declared: bool) -> bool:
@@ -102,8 +104,9 @@ class HookCapabilities:
     process_blocker: str = ""
     """Why no other process can call the hook; "": its slots and its source decide."""
     attach_blocker: str = ""
-    """Why the hook cannot fire in a loop of the user's own; "":
-    its points and its source decide.
+    """Why the hook cannot fire in a loop of the user's own.
+
+    "": its points and its source decide.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "HookCapabilities":

@@ -55,12 +55,12 @@ AVERAGE_WRITES["before_save_checkpoint"] = ("checkpoint.model_{name}",)
 
 @dataclass(eq=False, kw_only=True)
 class Average(WeightAverageHook):
-    """An average of the real and complex weights and buffers, from `begin` on; a subclass says how
-    it moves.
+    """The base of an average of the real and complex weights and buffers.
 
-    The average of a tensor of fewer than 32 bits is kept in float32, that of complex32 in
-    complex64: a step of an average is far smaller than what bfloat16 can tell apart. Until there is
-    an average, the weights themselves are validated and tested.
+    It begins at `begin`; a subclass says how it moves. The average of a tensor of fewer than 32
+    bits is kept in float32, that of complex32 in complex64: a step of an average is far smaller
+    than what bfloat16 can tell apart. Until there is an average, the weights themselves are
+    validated and tested.
     """
 
     capabilities = HookCapabilities(validates_average=True)
@@ -382,13 +382,13 @@ def _is_averaged(value: Any) -> bool:
 
 @dataclass(eq=False)
 class EMA(Average):
-    """Averages the weights (and real and complex buffers) after each optimizer step; validates and
-    tests the average.
+    """Averages the weights after each optimizer step; validates and tests the average.
 
-    The average starts as a copy of the weights when `begin` is reached. Its momentum is annealed so
-    that it soon forgets them: at step n it moves by no less than `gamma` / (`gamma` + n). Before
-    `begin` the weights themselves are validated. A checkpoint keeps the average as `model_<hook's
-    name>`, a plain state_dict beside the trained weights.
+    Real and complex buffers are averaged, too. The average starts as a copy of the weights when
+    `begin` is reached. Its momentum is annealed so that it soon forgets them: at step n it moves by
+    no less than `gamma` / (`gamma` + n). Before `begin` the weights themselves are validated. A
+    checkpoint keeps the average as `model_<hook's name>`, a plain state_dict beside the trained
+    weights.
 
     Where there are several models it averages all of them, or `model` alone; at each step of an
     optimizer of theirs.
@@ -455,8 +455,7 @@ class EMA(Average):
 
 @dataclass(eq=False)
 class SWA(Average):
-    """Averages the weights, one sample every `every` from `begin` on; validates and tests the
-    average.
+    """Averages samples of the weights from `begin` on; validates and tests the average.
 
     Buffers are those of the last sample, so that the statistics of batch norms are not those of the
     mean: let `precise_bn` estimate them anew before each validation. Where there are batch norms
@@ -566,15 +565,15 @@ def _check_can_be_read_again(source: Any, is_within_epoch: bool) -> None:
 
 @dataclass(eq=False)
 class PreciseBN(Hook):
-    """Recomputes the running statistics of batch norms before each validation, from training
-    batches.
+    """Recomputes the running statistics of batch norms before each validation.
 
-    They become the mean and the unbiased variance of each norm's inputs over all examples, with the
-    present weights. A moving average would mix them with those of earlier weights. Where an average
-    of the weights is validated, they are those of the average. The network computes as in
-    evaluation, in the run's precision, but that the norms use each batch's own statistics. The
-    batches are the first ones of the epoch that comes next; each rank takes its own, and all are
-    counted together. Norms that are in eval mode, as frozen ones, are left alone.
+    It takes them from training batches. They become the mean and the unbiased variance of each
+    norm's inputs over all examples, with the present weights. A moving average would mix them with
+    those of earlier weights. Where an average of the weights is validated, they are those of the
+    average. The network computes as in evaluation, in the run's precision, but that the norms use
+    each batch's own statistics. The batches are the first ones of the epoch that comes next; each
+    rank takes its own, and all are counted together. Norms that are in eval mode, as frozen ones,
+    are left alone.
     """
 
     capabilities = HookCapabilities(
@@ -661,12 +660,12 @@ def compute_moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tens
 
 
 class SyncBuffers(Hook):
-    """Averages real and complex buffers (batch-norm statistics) over all ranks after each backward
-    pass.
+    """Averages the buffers, such as statistics of batch norms, over all ranks.
 
-    Without it every rank has the running statistics of rank 0, which has seen its share of the
-    batches alone; the ranks have the same in either case. A rank counts alike, whatever its
-    examples. It costs one small all-reduce an iteration, and nothing where there is one rank.
+    It does so after each backward pass, for real and complex buffers. Without it every rank has the
+    running statistics of rank 0, which has seen its share of the batches alone; the ranks have the
+    same in either case. A rank counts alike, whatever its examples. It costs one small all-reduce
+    an iteration, and nothing where there is one rank.
     """
 
     reads: ClassVar[Slots] = {"after_backward": ("model",)}

@@ -59,12 +59,12 @@ def _check_trail(written: str | None) -> str | None:
 
 @dataclass(eq=False)
 class Checkpoint(Hook):
-    """Saves `last` after each epoch (or iteration, where it is bound to that), and the best by
-    validation metrics.
+    """Saves `last` after each epoch, and the best by validation metrics.
 
-    The best go by `best`, `best-2`, …; where several metrics are watched, by `best-accuracy`,
-    `best-accuracy-2`, … Bound to `on_exception`, it saves what stands when something raises, apart
-    from what a run resumes from.
+    Bound to `after_train_iter`, it saves `last` after each iteration. The best go by `best`,
+    `best-2`, …; where several metrics are watched, by `best-accuracy`, `best-accuracy-2`, … Bound
+    to `on_exception`, it saves what stands when something raises, apart from what a run resumes
+    from.
 
     With `stage = "train"` the best go by numbers that the training has logged by the end of an
     epoch, such as `loss_epoch` of `log` with `mean = "epoch"`: for a run without validation data.
@@ -368,13 +368,12 @@ DIGITS = 8
 
 @dataclass(eq=False)
 class Export(Hook):
-    """Writes weights of a checkpoint at the end of the run, with the first digits of their SHA-256
-    in the name.
+    """Writes weights of a checkpoint as files for others at the end of the run.
 
-    `checkpoint` is the name of the checkpoint, such as `best`; `weights` which of its weights, such
-    as `model_ema` for the average of a hook called ema. The file is
-    `<checkpoint>-<weights>-1a2b3c4d.pt`; one of that name that is there holds the same, and those
-    of other runs stay. The formats:
+    Each name has the first digits of the file's SHA-256. `checkpoint` is the name of the
+    checkpoint, such as `best`; `weights` which of its weights, such as `model_ema` for the average
+    of a hook called ema. The file is `<checkpoint>-<weights>-1a2b3c4d.pt`; one of that name that is
+    there holds the same, and those of other runs stay. The formats:
 
     - `state_dict`: what `torch.save` writes of a state_dict, for `torch.load(…,
       weights_only=True)`;

@@ -177,15 +177,15 @@ def frozen_norms(model: nn.Module, globs: Sequence[str]) -> Iterable[str]:
 
 @dataclass(eq=False)
 class Prune(Hook):
-    """Prunes the weights of smallest magnitude, more and more of them from `begin` to `end`, and
-    keeps them zero.
+    """Prunes the weights of smallest magnitude, and keeps them zero.
 
-    The masks are those of `torch.nn.utils.prune`: `global_unstructured` with `L1Unstructured`, or
-    `l1_unstructured` of each parameter. The share grows by the cubic schedule of Zhu and Gupta, "To
-    prune, or not to prune" (2017). Parameters keep their names, so that a checkpoint loads into the
-    plain network; the masks are the hook's state. Pruned weights have no gradient, and are zero in
-    the averages that `ema` and `swa` keep. On FSDP's shards, and for parameters that are integers
-    or not dense, the hook is refused.
+    It prunes more and more of them from `begin` to `end`. The masks are those of
+    `torch.nn.utils.prune`: `global_unstructured` with `L1Unstructured`, or `l1_unstructured` of
+    each parameter. The share grows by the cubic schedule of Zhu and Gupta, "To prune, or not to
+    prune" (2017). Parameters keep their names, so that a checkpoint loads into the plain network;
+    the masks are the hook's state. Pruned weights have no gradient, and are zero in the averages
+    that `ema` and `swa` keep. On FSDP's shards, and for parameters that are integers or not dense,
+    the hook is refused.
     """
 
     # The hook masks gradients before clipping and norms see them, and weights before averages take

@@ -162,12 +162,12 @@ Setting = Literal["momentum", "weight_decay"]
 
 @dataclass(eq=False)
 class LRMonitor(Hook):
-    """Logs the learning rate of each parameter group as `lr/0`, `lr/1`, …, or by the group's own
-    `name`.
+    """Logs the learning rate of each parameter group.
 
-    Where there are several optimizers, the optimizer's name comes first: `lr/generator/0`. The
-    names of `also` are logged likewise: `momentum/0`, `weight_decay/0`. The momentum of Adam and
-    its kin is the first of their `betas`.
+    The names are `lr/0`, `lr/1` and so on, or `lr/` and the group's own `name`. Where there are
+    several optimizers, the optimizer's name comes first: `lr/generator/0`. The names of `also` are
+    logged likewise: `momentum/0`, `weight_decay/0`. The momentum of Adam and its kin is the first
+    of their `betas`.
     """
 
     reads = ("lr", "optimizer")
@@ -191,12 +191,12 @@ class LRMonitor(Hook):
 
 
 class EnvInfo(Hook):
-    """Writes the git commit, the installed packages and the machine into `environment.json` of the
-    run directory.
+    """Writes the git commit, the installed packages and the machine to a file.
 
-    The commit is that of the current directory's repository; `dirty` lists the files that differ
-    from it, those that git does not track included. The same is logged as the text `environment`,
-    without the packages. A resumed run writes the file anew.
+    The file is `environment.json` in the run directory. The commit is that of the current
+    directory's repository; `dirty` lists the files that differ from it, those that git does not
+    track included. The same is logged as the text `environment`, without the packages. A resumed
+    run writes the file anew.
     """
 
     ranks = "zero"
@@ -368,15 +368,15 @@ class Throughput(Hook):
 
 @dataclass(eq=False)
 class Profiler(Hook):
-    """Traces `active` iterations after `wait` and `warmup` ones, `repeat` times, into `profile/` of
-    the run directory.
+    """Traces a few iterations with PyTorch's profiler, into `profile/` of the run directory.
 
-    A trace is named after the last iteration in it, counted as `run.iter` does, and a message says
-    so: it is JSON in Chrome's trace format, which ui.perfetto.dev opens. It has the operators on
-    the host and, where there is CUDA, the kernels on the device. In a `warmup` iteration the
-    profiler runs already and keeps nothing. Waiting before a trace, and everything after the last
-    one, costs next to nothing. A resumed run begins with `wait` again. Bound on all ranks (`ranks =
-    "all"`), each writes its own.
+    It traces `active` iterations after `wait` and `warmup` ones, `repeat` times. A trace is named
+    after the last iteration in it, counted as `run.iter` does, and a message says so: it is JSON in
+    Chrome's trace format, which ui.perfetto.dev opens. It has the operators on the host and, where
+    there is CUDA, the kernels on the device. In a `warmup` iteration the profiler runs already and
+    keeps nothing. Waiting before a trace, and everything after the last one, costs next to nothing.
+    A resumed run begins with `wait` again. Bound on all ranks (`ranks = "all"`), each writes its
+    own.
     """
 
     phase = "last"

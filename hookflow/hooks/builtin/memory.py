@@ -24,13 +24,12 @@ BYTES_PER_MIB = 2**20
 
 
 class Memory(Hook):
-    """Logs the memory of this process in MiB: `memory/rss` of the host, `memory/allocated` and
-    `memory/peak` on CUDA.
+    """Logs the memory of this process in MiB, on the host and on CUDA.
 
-    `rss` is the resident set, `allocated` the memory of tensors on the device, and `peak` its
-    maximum since the process began. PyTorch's allocator counts them, without waiting for the
-    device. The workers of a data loader are processes of their own, and are not counted. Each rank
-    logs its own.
+    The names are `memory/rss`, and on CUDA `memory/allocated` and `memory/peak`. `rss` is the
+    resident set, `allocated` the memory of tensors on the device, and `peak` its maximum since the
+    process began. PyTorch's allocator counts them, without waiting for the device. The workers of a
+    data loader are processes of their own, and are not counted. Each rank logs its own.
     """
 
     phase = "late"
@@ -80,13 +79,12 @@ class EmptyCache(Hook):
 
 @dataclass(eq=False)
 class ActivationCheckpoint(Hook):
-    """Recomputes the activations inside the modules that match `match` in the backward pass instead
-    of storing them.
+    """Recomputes activations in the backward pass instead of storing them.
 
-    That takes less memory and more time. Losses, gradients and statistics are the same to the bit:
-    random numbers are drawn again as they were, and batch norms count a batch once. Module hooks
-    inside of such a module fire in both passes. Of modules inside one another, the outermost is
-    enough. By `torch.utils.checkpoint`.
+    They are those inside the modules that match `match`. That takes less memory and more time.
+    Losses, gradients and statistics are the same to the bit: random numbers are drawn again as they
+    were, and batch norms count a batch once. Module hooks inside of such a module fire in both
+    passes. Of modules inside one another, the outermost is enough. By `torch.utils.checkpoint`.
     """
 
     writes: ClassVar[Slots] = {"before_run": ("model",), "after_run": ("model",)}

@@ -44,8 +44,9 @@ SHARE_TOLERANCE = 0.02
 
 
 class AnswerCounts:
-    """The right answers, the answers, and the targets whose shares
-    do not sum to 1, on the device.
+    """The counts of right answers, answers and wrong targets, on the device.
+
+    A target is wrong whose shares do not sum to 1.
     """
 
     def __init__(self) -> None:
@@ -109,8 +110,7 @@ class AnswerCounts:
 
 @dataclass(eq=False)
 class Accuracy(Hook):
-    """Counts right answers during validation and test, over all ranks, and adds them to the
-    metrics.
+    """Computes the accuracy of validations and tests over all ranks, as a metric.
 
     Needs a task whose outputs hold `logits` (N, classes, …) and `target` (N, …), as
     Classification's do. Targets that are no class, such as -100, are left out; without any other
@@ -236,15 +236,15 @@ CELL_PIXELS = 8
 
 @dataclass(eq=False)
 class ConfusionMatrix(Hook):
-    """Computes the confusion matrix in validation and test, over all ranks, and logs it as text and
-    image.
+    """Logs the confusion matrix of validations and tests as text and as an image.
 
-    Both are called `val/confusion_matrix` or `test/confusion_matrix`; of a set with a name,
-    `val/ood/confusion_matrix`. A row is a class, a column what it is taken for. In the image each
-    row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold
-    `logits` (N, classes, …) and `target` (N, …), as Classification's do; targets that are no class,
-    such as -100, are left out. Shares of classes are refused. Counts on the device, so that nothing
-    waits; only the end of the pass reads the counts.
+    It counts over all ranks. Text and image are called `val/confusion_matrix` or
+    `test/confusion_matrix`; of a set with a name, `val/ood/confusion_matrix`. A row is a class,
+    a column what it is taken for. In the image each row is divided by its sum: white is all
+    examples of the class. Needs a task whose outputs hold `logits` (N, classes, …) and `target`
+    (N, …), as Classification's do; targets that are no class, such as -100, are left out. Shares of
+    classes are refused. Counts on the device, so that nothing waits; only the end of the pass reads
+    the counts.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
@@ -341,14 +341,16 @@ def draw_matrix(matrix: Tensor) -> Tensor:
 
 
 class Metric(Component):
-    """A metric: a class of torchmetrics by its name, or "package.module:Name",
-    and its arguments.
+    """A metric of torchmetrics.
+
+    `use` is a class of it by its name, or "package.module:Name".
     """
 
 
 class ScoreChecks:
-    """Counts, on the device, what a metric of torchmetrics was given in a
-    pass that makes its value wrong.
+    """Counts what a metric was given in a pass that makes its value wrong.
+
+    The counts are on the device.
     """
 
     def __init__(self, name: str, metric: Any, predicted: str) -> None:
@@ -406,8 +408,7 @@ class ScoreChecks:
 
 @dataclass(eq=False)
 class Metrics(Hook):
-    """Computes metrics of torchmetrics during validation and test, over all ranks, and adds them to
-    the metrics.
+    """Computes metrics of torchmetrics in validations and tests, over all ranks.
 
     Each is given two of the task's outputs, batch by batch: what was predicted, and the target. It
     counts on the device; at the end of the pass torchmetrics brings the counts of all ranks

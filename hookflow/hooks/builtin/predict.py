@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 class Predictions:
-    """The rows of a pass over the data; `source` begins messages about wrong ones:
-    "the task's outputs are".
+    """The rows of a pass over the data.
+
+    `source` begins messages about wrong ones: "the task's outputs are".
     """
 
     def __init__(self, source: str) -> None:

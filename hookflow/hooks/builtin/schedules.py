@@ -44,8 +44,9 @@ def _check_amount(written: Any) -> Any:
 
 
 Progress = Annotated[int | str, BeforeValidator(_check_amount)]
-"""How far the training is: 0, 100, "100it", "2ep", "10%" of the run;
-a bare number counts iterations.
+"""How far the training is: 0, 100, "100it", "2ep", "10%" of the run.
+
+A bare number counts iterations.
 """
 
 
@@ -124,13 +125,12 @@ Shape = Literal["linear", "cosine", "exponential", "constant"]
 
 @dataclass(eq=False)
 class LRSchedule(Hook):
-    """Sets each parameter group's learning rate before every iteration: a linear warm-up, then down
-    to the end.
+    """Sets the learning rates before every iteration: a warm-up, then down to the end.
 
-    The factor multiplies what the group started with, and depends on nothing but the share of the
-    run that is done; so a resumed run needs no state to go on exactly, and one of another length
-    goes on by the curve of that. An iteration whose optimizer step is skipped counts like any
-    other. Several of these hooks may each have groups of their own.
+    The warm-up is linear. The factor multiplies what the group started with, and depends on nothing
+    but the share of the run that is done; so a resumed run needs no state to go on exactly, and one
+    of another length goes on by the curve of that. An iteration whose optimizer step is skipped
+    counts like any other. Several of these hooks may each have groups of their own.
     """
 
     capabilities = HookCapabilities(needs_length=True)
@@ -222,15 +222,15 @@ Scales = Annotated[Sequence[tuple[Progress, Annotated[float, Field(gt=0)]]], Fie
 
 @dataclass(eq=False)
 class ParamSchedule(Hook):
-    """Schedules momentum and weight decay: interpolates between values at iterations, epochs or
-    shares of the run.
+    """Schedules momentum and weight decay by values at places of the run.
 
-    Between two places a value goes from one to the other by `shape`; before the first place and
-    after the last it stays. Momentum is `betas[0]` of optimizers that have those, as with
-    `torch.optim.lr_scheduler.OneCycleLR`. A parameter group that began with a weight decay of 0
-    keeps that: those are the biases and the norms. The values depend on the iteration and the
-    length of the run alone. A resumed run needs no state, and one of another length goes on by its
-    new places. An iteration whose optimizer step is skipped counts like any other.
+    A place is an iteration, an epoch or a share of the run. Between two places a value goes from
+    one to the other by `shape`; before the first place and after the last it stays. Momentum is
+    `betas[0]` of optimizers that have those, as with `torch.optim.lr_scheduler.OneCycleLR`. A
+    parameter group that began with a weight decay of 0 keeps that: those are the biases and the
+    norms. The values depend on the iteration and the length of the run alone. A resumed run needs
+    no state, and one of another length goes on by its new places. An iteration whose optimizer step
+    is skipped counts like any other.
     """
 
     reads: ClassVar[Slots] = ("optimizer",)
@@ -401,15 +401,14 @@ Above a negative one, such as minus a log-likelihood, it is as far as above its 
 
 @dataclass(eq=False)
 class LRFinder(Hook):
-    """Sweeps the learning rate from `start` to `end` in the first iterations, suggests one, and
-    stops the run.
+    """Sweeps the learning rate in the first iterations, suggests one, and stops the run.
 
-    The rate grows by the same factor in each iteration, with the ratios between parameter groups as
-    they are. Logged are `lr_finder/lr` and `lr_finder/loss`, an average that has forgotten the
-    first losses; the sweep ends early where that is four times its lowest. Suggested is the rate of
-    its steepest descent; with `rule = "valley"` the rate in the middle third of its longest
-    descent, as fastai does. Then weights, buffers and optimizer are as they were before. It is for
-    a run of its own: it waits for the device in each iteration.
+    It goes from `start` to `end`. The rate grows by the same factor in each iteration, with the
+    ratios between parameter groups as they are. Logged are `lr_finder/lr` and `lr_finder/loss`, an
+    average that has forgotten the first losses; the sweep ends early where that is four times its
+    lowest. Suggested is the rate of its steepest descent; with `rule = "valley"` the rate in the
+    middle third of its longest descent, as fastai does. Then weights, buffers and optimizer are as
+    they were before. It is for a run of its own: it waits for the device in each iteration.
     """
 
     phase = "late"  # its rates replace those of a schedule
@@ -610,15 +609,15 @@ def find_valley_rate(rates: Sequence[float], losses: Sequence[float]) -> float |
 
 @dataclass(eq=False)
 class BatchSizeFinder(Hook):
-    """Doubles the batch size until the device is out of memory, searches for the largest that fits,
-    and stops the run.
+    """Searches for the largest batch size that fits into memory, and stops the run.
 
-    Each size is tried in `steps` optimizer steps, at which only hooks inside the network fire.
-    Between the last size that fits and the first that does not, a binary search goes on. Then
-    weights, buffers, optimizers and PyTorch's random numbers are as they were before. A CPU does
-    not run out of memory in time, so it needs a `limit`; elsewhere that is the number of examples
-    of the dataset, which are repeated beyond it. The training data must be a dataset with a
-    `batch_size` in its loader. It is for a run of its own, on one process.
+    It doubles the size until the device is out of memory. Each size is tried in `steps` optimizer
+    steps, at which only hooks inside the network fire. Between the last size that fits and the
+    first that does not, a binary search goes on. Then weights, buffers, optimizers and PyTorch's
+    random numbers are as they were before. A CPU does not run out of memory in time, so it needs a
+    `limit`; elsewhere that is the number of examples of the dataset, which are repeated beyond it.
+    The training data must be a dataset with a `batch_size` in its loader. It is for a run of its
+    own, on one process.
     """
 
     capabilities = HookCapabilities(

@@ -202,15 +202,15 @@ It is for losses that are nearly even.
 
 @dataclass(eq=False)
 class SpikeGuard(Hook):
-    """Skips the optimizer step at a loss spike, and with `rollback` puts back the weights of the
-    last checkpoint.
+    """Skips the optimizer step at a loss spike.
 
-    A spike is a loss above the mean of the last `window` losses by more than `sigmas` standard
-    deviations; the first `window` losses are none. A loss that is not finite is one, too, where
-    `run.on_nan` does not end the run. The losses of spikes are left out of the mean. After
-    `patience` iterations in a row with a spike the run stops. Over several ranks the mean over the
-    examples of all counts. With `run.accumulate` each batch has a loss, and one that jumps is
-    enough. A task that steps several optimizers itself, each by a loss of its own, is refused.
+    With `rollback` it also puts back the weights of the last checkpoint. A spike is a loss above
+    the mean of the last `window` losses by more than `sigmas` standard deviations; the first
+    `window` losses are none. A loss that is not finite is one, too, where `run.on_nan` does not end
+    the run. The losses of spikes are left out of the mean. After `patience` iterations in a row
+    with a spike the run stops. Over several ranks the mean over the examples of all counts. With
+    `run.accumulate` each batch has a loss, and one that jumps is enough. A task that steps several
+    optimizers itself, each by a loss of its own, is refused.
 
     With `rollback` the weights, the buffers and the optimizer's state become those of the last
     checkpoint that was saved or resumed from. It keeps a copy of them in the host's memory; without
