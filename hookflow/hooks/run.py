@@ -299,8 +299,8 @@ class Run(Protocol):
     def accumulate(self, batches: int, *, step: bool, by_examples: bool = True) -> None:
         """Add the gradients of this batch to those of `batches`; a write of `control`.
 
-        The optimizers step where `step` says so. A loss counts by
-        its examples, or as much as any other of the group.
+        The batches are a group, and the optimizers step where `step` says so. A loss counts by its
+        examples, or as much as any other of the group.
         """
 
     def skip_batch(self) -> None:
