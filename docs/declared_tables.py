@@ -33,7 +33,7 @@ STAMP = ("k", "t", "it", "ep")
 
 def offered_by_run() -> str:
     """Return every attribute, property and method of what hooks and tasks are given as `run`."""
-    rows = ((code(f"run.{written}"), about) for _, written, about in members(Run))
+    rows = ((code(f"run.{written}"), _first(about)) for _, written, about in members(Run))
     return table(("", "meaning"), rows)
 
 
@@ -85,20 +85,18 @@ def capital(about: str) -> str:
 
 
 def members(offering: type) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, the way of writing, and the first paragraph of
-    each public member of a class.
-    """
+    """Yield the name, the way of writing, and the docstring of each public member of a class."""
     for member, below in pairwise([*_written(offering).body, ast.Pass()]):
         match member, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
                 value=ast.Constant(value=str(text))
             ):
-                yield name, name, _first(text)
+                yield name, name, text
             case ast.AnnAssign(target=ast.Name(id=name)), _:
                 yield name, name, ""
             case ast.FunctionDef(name=name), _ if not name.startswith("_"):
                 called = name if member.decorator_list else f"{name}({_arguments(member.args)})"
-                yield name, called, _first(ast.get_docstring(member) or "")
+                yield name, called, ast.get_docstring(member) or ""
 
 
 def _written(kind: type) -> ast.ClassDef:
@@ -129,7 +127,7 @@ def fields(record: str) -> str:
     kind = TABLES[record]
     sentences = {"k": f"Always `{toml(record)}`."}  # and of the stamp what is not described here
     sentences |= {
-        name: about
+        name: " ".join(about.split())
         for base in (records.Stamp, *_bases(kind))
         for name, _, about in members(base)
         if about

@@ -33,6 +33,14 @@ MODE_ENDINGS: dict[Mode, tuple[str, ...]] = {
 }
 """Words that say it also at the end of another, as in `valloss`."""
 
+
+def compute_gain(value: float, other: float, mode: Mode) -> float:
+    """Return by how much a value is better than another one; below 0 where it is worse."""
+    if mode == "max":
+        return value - other
+    return other - value
+
+
 NEGATING_WORDS = {"neg", "negative", "minus"}
 """Words that turn a mode round: what is meant then must be said."""
 

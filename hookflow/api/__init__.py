@@ -1,3 +1,4 @@
-"""The Python API: `hookflow.load`, `train`, `runs` and `load_run`,
-and the objects that they return.
+"""The Python API, as `import hookflow` offers it.
+
+`hookflow.load`, `train`, `runs` and `load_run` are in it, with the objects that they return.
 """

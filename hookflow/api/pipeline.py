@@ -24,21 +24,20 @@ if TYPE_CHECKING:
 def load(
     source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
 ) -> "Pipeline":
-    """Load a pipeline: a file, or a dict of what a file would say. `overrides` go over it:
-    `{"run.max_epochs": 2}`.
+    """Load a pipeline: a file, or a dict of what a file would say.
 
-    In a dict (and in `overrides`), an object may stand where a file has `use`: a model that exists,
-    a DataLoader or a dataset, a function or an instance as a hook. Raises UserError with everything
-    that is wrong.
+    `overrides` go over it: `{"run.max_epochs": 2}`. In a dict (and in `overrides`), an object may
+    stand where a file has `use`: a model that exists, a DataLoader or a dataset, a function or an
+    instance as a hook. Raises UserError with everything that is wrong.
     """
     objects = ObjectRegistry()
-    message = [_override(key, value, objects) for key, value in (overrides or {}).items()]
+    written = [_override(key, value, objects) for key, value in (overrides or {}).items()]
     if isinstance(source, Mapping):
         tables = objects.replace(source)
     else:
         tables = Path(source)
     with use_objects(objects):
-        return Pipeline(read_pipeline(tables, message), objects)
+        return Pipeline(read_pipeline(tables, written), objects)
 
 
 class Pipeline:
@@ -63,29 +62,27 @@ class Pipeline:
 
     @cached_property
     def plan(self) -> Plan:
-        """Which hooks fire where, and in which order. Raises UserError with everything that is
-        wrong with the hooks.
+        """Which hooks fire where, and in which order.
 
-        `plan.order` is a dict of hooks by point, `str(plan)` has a line for each point.
+        Raises UserError with everything that is wrong with the hooks. `plan.order` is a dict of
+        hooks by point, `str(plan)` has a line for each point.
         """
         with self.in_use():
             return valid_plan(self.loaded)
 
     def graph(self, point: str | None = None, *, dropped: bool = False) -> "networkx.MultiDiGraph":
-        """Return the graph of the hooks at a point, or at all points: see `Plan.graph` for what it
-        holds.
+        """Return the graph of the hooks at a point, or at all points.
 
-        With `dropped` it has the data flows that gave way, too. Raises UserError for an unknown
-        point, and with everything that is wrong with the hooks.
+        `Plan.graph` says what it holds. With `dropped` it has the data flows that gave way, too.
+        Raises UserError for an unknown point, and with everything that is wrong with the hooks.
         """
         return self.plan.graph(point, dropped=dropped)
 
     def check(self) -> list[Problem]:
-        """Do what `hookflow check` does: raise UserError with everything that is wrong, or return
-        all that is doubtful.
+        """Do what `hookflow check` does, and return all that is doubtful.
 
-        That is what the command prints: warnings, ambiguous orders, data flow that gave way to
-        edges, and notes.
+        Raises UserError with everything that is wrong. That is what the command prints: warnings,
+        ambiguous orders, data flow that gave way to edges, and notes.
         """
         with self.in_use():
             check_sweep(self.loaded)
@@ -106,8 +103,9 @@ class Pipeline:
 
 
 def _override(key: str, value: Any, objects: ObjectRegistry) -> Override:
-    """Return what `--set` would be given for a key and a value,
-    with the place to show where it is wrong.
+    """Return the override that `--set` would make of a key and a value.
+
+    It has the place to show where it is wrong.
     """
     try:
         path, _ = split_key(f"{key}=")

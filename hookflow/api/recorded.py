@@ -66,8 +66,9 @@ class Runs(list["RecordedRun"]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A dict for each run with its facts, its metrics and the keys of its pipeline;
-        for `pandas.DataFrame`.
+        """A dict for each run, for `pandas.DataFrame`.
+
+        It has the facts of the run, its metrics and the keys of its pipeline.
         """
         return [{**row.values, **row.config} for row in self._rows]
 
@@ -78,17 +79,18 @@ class Runs(list["RecordedRun"]):
 def load_run(
     run: str | os.PathLike[str] = LATEST_RUN_NAME, folder: str | os.PathLike[str] = "runs"
 ) -> RecordedRun:
-    """Return a run: "latest", its id or a beginning or end of that, its name (the newest of it), or
-    its directory.
+    """Return a recorded run.
 
-    Raises UserError when there is none, or more than one.
+    `run` is "latest", its id or a beginning or end of that, its name (the newest of it), or its
+    directory. Raises UserError when there is none, or more than one.
     """
     return RecordedRun(find_run(os.fspath(run), Path(folder)))
 
 
 class RecordedRun:
-    """A run, read from its directory. Every attribute is read when it is accessed, so the values of
-    a live run are current.
+    """A run, read from its directory.
+
+    Every attribute is read when it is accessed, so the values of a live run are current.
     """
 
     def __init__(self, run_dir: RunDir) -> None:
@@ -111,27 +113,28 @@ class RecordedRun:
 
     @property
     def status(self) -> str:
-        """How it is: "finished", "stopped", "interrupted", "failed", "refused", or "running",
-        "stalled", "lost", ….
+        """The condition of the run.
 
-        A run that a hook has ended before its last iteration is "finished", too; its reason says
-        so.
+        It is "finished", "stopped", "interrupted", "failed", "refused", or "running", "stalled",
+        "lost", …. A run that a hook has ended before its last iteration is "finished", too; its
+        reason says so.
         """
         return read_run_summary(self._run_dir, time.time()).health.condition
 
     @property
     def config(self) -> dict[str, Any]:
-        """The pipeline that it was started with, as nested tables:
-        `run.config["optimizer"]["args"]["lr"]`.
+        """The pipeline that it was started with, as nested tables.
 
-        Raises OSError or ValueError where it cannot be read.
+        The rate, say, is `run.config["optimizer"]["args"]["lr"]`. Raises OSError or ValueError
+        where it cannot be read.
         """
         return tomli.loads(read_regular(self._run_dir.pipeline).decode())
 
     @property
     def best(self) -> dict[str, float]:
-        """The best value of each metric, where more or less of it is known to be better:
-        {"accuracy": 0.93}.
+        """The best value of each metric: {"accuracy": 0.93}.
+
+        Metrics are left out of which it is not known whether more or less is better.
         """
         best = read_run_summary(self._run_dir, time.time()).state.metrics.best
         return {name: record.value for name, record in best.items()}
@@ -156,12 +159,12 @@ class RecordedRun:
         return latest
 
     def scalars(self, *names: str) -> dict[str, list[Any]]:
-        """Return the logged numbers (those of `names`, if any are given) as columns that
-        `pandas.DataFrame` takes.
+        """Return the logged numbers as columns that `pandas.DataFrame` takes.
 
-        They are `iter` and `epoch` (those done), `time` (seconds since 1970), `name` and `value`.
-        Metrics are called "val/accuracy". Of iterations that were trained again after a resume, the
-        later attempt counts. Raises UserError for names that nothing was ever logged by.
+        With `names` they are the numbers of these names. They are `iter` and `epoch` (those done),
+        `time` (seconds since 1970), `name` and `value`. Metrics are called "val/accuracy". Of
+        iterations that were trained again after a resume, the later attempt counts. Raises
+        UserError for names that nothing was ever logged by.
         """
         rows = scalars(self._run_dir)
         logged = list(dict.fromkeys(row.name for row in rows))
@@ -176,7 +179,8 @@ class RecordedRun:
         return columns
 
     def _make_unknown_name_problem(self, name: str, logged: Sequence[str]) -> Problem:
-        """Return what is wrong with a name that was never logged;
+        """Return what is wrong with a name that was never logged.
+
         "accuracy" may be meant for "val/accuracy".
         """
         hint = nearest_or_all(name, logged)
@@ -188,8 +192,9 @@ class RecordedRun:
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints, the newest first; not those that cannot be used,
-        or were saved after an error.
+        """The checkpoints, the newest first.
+
+        Those are left out that cannot be used, or were saved after an error.
         """
         return self._list_checkpoints("", WEIGHTS)
 
@@ -239,11 +244,11 @@ class RecordedRun:
         without: Sequence[str] = (),
         overrides: Mapping[str, Any] | None = None,
     ) -> Rerun:
-        """Do `iters` iterations from iteration `at` on again, in a process of their own, and
-        compare what they log.
+        """Do `iters` iterations again, from iteration `at` on, and compare what they log.
 
-        `with_` are hooks that watch ("grad_norm", "./probe.py:Probe"), `without` names hooks that
-        are left out. This is `hookflow rerun`. Raises UserError as that command does.
+        They are done in a process of their own. `with_` are hooks that watch ("grad_norm",
+        "./probe.py:Probe"), `without` names hooks that are left out. This is `hookflow rerun`.
+        Raises UserError as that command does.
         """
         command = [
             sys.executable,
@@ -297,8 +302,9 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """Iterations that were done again: the run of their own,
-    and what differs from the recording.
+    """Iterations that were done again, in a run of their own.
+
+    It says what differs from the recording.
     """
 
     run: RecordedRun
@@ -315,8 +321,10 @@ class Rerun:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint: its folder, the iterations and epochs that were done, its names,
-    the metrics known by then.
+    """A checkpoint of a run.
+
+    It has its folder, the iterations and epochs that were done, its names, and the metrics known by
+    then.
     """
 
     path: Path

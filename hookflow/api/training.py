@@ -1,8 +1,7 @@
-"""`hookflow.train`: a pipeline is trained in this process, or in one of its own, and shown
-meanwhile.
+"""`hookflow.train`: a pipeline is trained, and shown meanwhile.
 
-A notebook shows bars that are drawn anew while the run goes on, and in the end a table of its
-metrics.
+It is trained in this process, or in one of its own. A notebook shows bars that are drawn anew while
+the run goes on, and in the end a table of its metrics.
 """
 
 import os
@@ -49,8 +48,9 @@ from hookflow.text import make_printable, substitute_on
 UIKind = Literal["auto", "plain", "json", "none"]
 
 Follow = Callable[[Callable[[], int | None]], int]
-"""Shows a run until the function that it is given returns the exit code of the training;
-returns that of the run.
+"""Shows a run until it is over, and returns its exit code.
+
+It is given a function that returns the exit code of the training once there is one.
 """
 
 
@@ -77,18 +77,17 @@ def train(
     if not isinstance(pipeline, Pipeline):
         pipeline = load(pipeline)
     _check(pipeline, ui, process)
-    run_dir = new_run(pipeline.loaded, pipeline.plan, None if runs is None else Path(runs))
+    folder = None
+    if runs is not None:
+        folder = Path(runs)
+    run_dir = new_run(pipeline.loaded, pipeline.plan, folder)
     follow: Follow | None = None
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if ui == "auto" and hasattr(shell, "kernel"):  # of a notebook
         follow = partial(_follow_in_notebook, run_dir)
     elif ui != "none":
         substitute_on(sys.stdout)
-        if ui == "json":
-            shown = plain.print_records
-        else:
-            shown = plain.print_run
-        follow = lambda child_exit: shown(run_dir, sys.stdout, child_exit=child_exit)  # noqa: E731
+        follow = partial(_follow_on_stdout, run_dir, ui)
     with handlers_put_back():
         try:
             if process:
@@ -146,12 +145,12 @@ def _show_in_thread(follow: Follow | None) -> Iterator[None]:
     if follow is None:
         yield
         return
-    looking = threading.Event()
-    over = threading.Event()
+    has_begun = threading.Event()
+    is_trained = threading.Event()
 
     def child_exit() -> int | None:
-        looking.set()  # it is first asked when all is read that earlier attempts have left
-        if over.is_set():
+        has_begun.set()  # it is first asked when all is read that earlier attempts have left
+        if is_trained.is_set():
             return 0
         return None
 
@@ -160,23 +159,24 @@ def _show_in_thread(follow: Follow | None) -> Iterator[None]:
             with suppress(BrokenPipeError):  # the reader has gone
                 follow(child_exit)
         finally:
-            looking.set()
+            has_begun.set()
 
     thread = threading.Thread(
         target=copy_context().run, args=(show,), name="hookflow-ui", daemon=True
     )
     thread.start()
-    looking.wait()
+    has_begun.wait()
     try:
         yield
     finally:
-        over.set()
+        is_trained.set()
         thread.join()
 
 
 def _in_its_own(run_dir: RunDir, follow: Follow | None) -> int:
-    """Train in a process of its own and return its exit code;
-    the signals that this one gets are handed on to it.
+    """Train in a process of its own and return its exit code.
+
+    The signals that this one gets are handed on to it.
     """
 
     def begin() -> subprocess.Popen[bytes]:
@@ -212,6 +212,13 @@ def _raise_failure(run_dir: RunDir, code: int, *, resumable: bool) -> None:
         f"the run {run_dir.id} ended with exit status {code}: {reason} (see"
         f" {short(run_dir.output)})"
     )
+
+
+def _follow_on_stdout(run_dir: RunDir, ui: UIKind, child_exit: Callable[[], int | None]) -> int:
+    """Print the records of a run, or its plain lines, until it is over."""
+    if ui == "json":
+        return plain.print_records(run_dir, sys.stdout, child_exit=child_exit)
+    return plain.print_run(run_dir, sys.stdout, child_exit=child_exit)
 
 
 NOTEBOOK_WIDTH = 115
@@ -250,8 +257,9 @@ def _follow_in_notebook(run_dir: RunDir, child_exit: Callable[[], int | None]) -
 
 
 def _render_bars(run_dir: RunDir, live: LogFollower) -> Table:
-    """Return the bars that a terminal shows, below the condition of
-    the run and its latest metrics.
+    """Return the bars that a terminal shows.
+
+    They are below the condition of the run and its latest metrics.
     """
     state = live.state
     facts = [f"{run_dir.path.parent.name}: {judge(run_dir, state, time.time()).condition}"]

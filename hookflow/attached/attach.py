@@ -43,8 +43,9 @@ ALL_ITERATIONS_DONE = StopReason("every iteration is done", "finished", 0, save=
 PROGRAM_DONE = StopReason("the program is done", "finished", 0, save=False)
 
 Hooks = Pipeline | str | os.PathLike[str] | Mapping[str, Any]
-"""A pipeline of hooks alone: its file, a dict of what a file would say,
-or what `hookflow.load` returns.
+"""A pipeline of hooks alone.
+
+It is its file, a dict of what a file would say, or what `hookflow.load` returns.
 """
 
 
@@ -62,16 +63,16 @@ def attach(  # noqa: PLR0913  # the package's interface: each keyword is an opti
     overrides: Mapping[str, Any] | None = None,
     allow_changed_hooks: bool = False,
 ) -> "AttachedRun":
-    """Return a run whose hooks fire in a loop of your own: `with hookflow.attach("hooks.toml", …)
-    as run:`.
+    """Return a run whose hooks fire in a loop of your own.
 
-    `hooks` is a pipeline without model, optimizer, task and data; `overrides` go over it. `model`
-    and `optimizer` are those of the loop, or several by name; each may be wrapped, and neither is
-    changed. `max_iters` is the number of iterations (`run.max_iters` of the file if left out),
-    `iters_per_epoch` how many of them are an epoch (all, if left out). `examples` is the number of
-    examples of an iteration, for the rates. `kept` names other objects whose `state_dict` belongs
-    in the checkpoints. With `resume` the newest run of this name goes on from its last checkpoint,
-    or the run that is named; where there is none, a new one begins. `runs` is the folder of runs.
+    Use it so: `with hookflow.attach("hooks.toml", …) as run:`. `hooks` is a pipeline without model,
+    optimizer, task and data; `overrides` go over it. `model` and `optimizer` are those of the loop,
+    or several by name; each may be wrapped, and neither is changed. `max_iters` is the number of
+    iterations (`run.max_iters` of the file if left out), `iters_per_epoch` how many of them are an
+    epoch (all, if left out). `examples` is the number of examples of an iteration, for the rates.
+    `kept` names other objects whose `state_dict` belongs in the checkpoints. With `resume` the
+    newest run of this name goes on from its last checkpoint, or the run that is named; where there
+    is none, a new one begins. `runs` is the folder of runs.
 
     Raises UserError with everything that is wrong.
     """
@@ -214,8 +215,9 @@ class AttachedRun:
     def _choose_run(
         self, ranks: RankLayout, consensus: RankConsensus
     ) -> tuple[RunDir, Locks, bool]:
-        """Return the directory of the run, its lock, and whether it is resumed;
-        on all ranks the same.
+        """Return the directory of the run, its lock, and whether it is resumed.
+
+        They are the same on all ranks.
         """
         chosen: tuple[RunDir, bool] | UserError | None = None
         locks: Locks = ()
@@ -252,8 +254,9 @@ class AttachedRun:
     def _run_loop_block(
         self, run_dir: RunDir, session: RunSession, consensus: RankConsensus, resumes: bool
     ) -> Iterator[None]:
-        """Build, restore, and let the user's block run between the
-        points before and after its loop.
+        """Build and restore the run, and let the user's block run.
+
+        The points before and after its loop fire around the block.
         """
         objects = self._objects
         attempt = TrainingAttempt(
@@ -329,12 +332,11 @@ class AttachedRun:
         return self._loop.iterations()
 
     def backward(self, loss: Tensor, *, scaler: Any = None, **options: Any) -> None:
-        """Compute the gradients of a loss, as `loss.backward(**options)` does, with the points
-        around that.
+        """Compute the gradients of a loss, as `loss.backward(**options)` does.
 
-        The loss of an iteration is the sum of those that this is given: of `loss / n` for each of n
-        batches, their mean. A `scaler` is a `torch.amp.GradScaler`, which scales the gradients and
-        not what hooks see.
+        The points around a backward pass fire. The loss of an iteration is the sum of those that
+        this is given: of `loss / n` for each of n batches, their mean. A `scaler` is a
+        `torch.amp.GradScaler`, which scales the gradients and not what hooks see.
         """
         self._loop.backward(loss, scaler, options)
 
@@ -347,20 +349,23 @@ class AttachedRun:
         return self._loop.take_batch(batch)
 
     def report(self, outputs: Mapping[str, Any]) -> None:
-        """Say what the current batch has given, as a task's `step` or `evaluate` returns it:
-        the `outputs` of hooks.
+        """Say what the current batch has given: the `outputs` of hooks.
+
+        They are as a task's `step` or `evaluate` returns them.
         """
         self._loop.reported.update(outputs)
 
     def validation(self) -> AbstractContextManager[MutableMapping[str, Any]]:
-        """Return a block that is a validation: `with run.validation() as metrics: metrics["loss"] =
-        …`.
+        """Return a block that is a validation.
+
+        Use it so: `with run.validation() as metrics: metrics["loss"] = …`.
         """
         return self._validation.run()
 
     def val(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a validation, of which `report` says the outputs:
-        their means are its metrics.
+        """Yield the batches of a validation.
+
+        `report` says the outputs of each, and their means are its metrics.
         """
         return self._validation.batches(loader)
 

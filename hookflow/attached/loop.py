@@ -125,8 +125,9 @@ class AttachedLoop:
             firing.ask_once_per_iteration(self.state)
 
     def begin(self, undoing: ExitStack) -> None:
-        """Fire `before_train`, and watch the forward passes and the
-        steps until `undoing` is closed.
+        """Fire `before_train`, and watch the forward passes and the steps.
+
+        It watches them until `undoing` is closed.
         """
         state = self.state
         for model in self._called_models.values():
@@ -320,10 +321,10 @@ class AttachedLoop:
             self._timeline.mark(FORWARD)
 
     def backward(self, loss: Tensor, scaler: Any, options: Mapping[str, Any]) -> None:
-        """Add the gradients of a loss, between `after_forward`, `before_backward` and
-        `after_backward`.
+        """Add the gradients of a loss, and fire the points around that.
 
-        A `scaler` (`torch.amp.GradScaler`) scales what is differentiated, and not what hooks see.
+        They are `after_forward`, `before_backward` and `after_backward`. A `scaler`
+        (`torch.amp.GradScaler`) scales what is differentiated, and not what hooks see.
         """
         loss = self.begin_backward(loss)
         if scaler is None:

@@ -1,8 +1,8 @@
-"""hookflow's graph of hooks as one callback in another trainer: Lightning's, Hugging Face's or
-Keras'.
+"""hookflow's graph of hooks as one callback in another trainer.
 
-Each function returns a callback of that trainer. It makes a run as `hookflow.attach` does, with a
-run directory, a log and the screens; the loop, the data and the checkpoints stay the trainer's.
+The trainer is Lightning's, Hugging Face's or Keras'. Each function returns a callback of that
+trainer. It makes a run as `hookflow.attach` does, with a run directory, a log and the screens; the
+loop, the data and the checkpoints stay the trainer's.
 """
 
 from collections.abc import Mapping

@@ -52,11 +52,10 @@ STEP_POINTS = ("before_optimizer_step", "after_optimizer_step")
 
 
 class TrainerDriver:
-    """A run of hooks inside another trainer, which walks over its data and steps its optimizers
-    itself.
+    """A run of hooks inside another trainer.
 
-    The trainer's callback calls these methods in the order of the training. An iteration is a step
-    of the optimizer.
+    The trainer walks over its data and steps its optimizers itself. The trainer's callback calls
+    these methods in the order of the training. An iteration is a step of the optimizer.
     """
 
     def __init__(
@@ -198,8 +197,9 @@ class TrainerDriver:
             raise error
 
     def begin_iteration(self, batch: Any = None) -> None:
-        """Begin an iteration, if none is under way,
-        with its first batch where the trainer gives it.
+        """Begin an iteration, if none is under way.
+
+        It begins with its first batch where the trainer gives it.
         """
         if self._is_in_iteration or self.should_stop():
             return
@@ -248,15 +248,17 @@ class TrainerDriver:
         return self.run.validation_due
 
     def begin_validation(self) -> None:
-        """Begin a validation: hooks at `before_val` fire,
-        with the weights that the trainer is about to measure.
+        """Begin a validation.
+
+        Hooks at `before_val` fire, with the weights that the trainer is about to measure.
         """
         self._validation = self.run.validation()
         self._metrics = self._validation.__enter__()
 
     def end_validation(self, metrics: Mapping[str, Any]) -> None:
-        """End a validation with its metrics; one that has no beginning
-        in the trainer begins here, too.
+        """End a validation with its metrics.
+
+        A validation that has no beginning in the trainer begins here, too.
         """
         if self._validation is None:
             self.begin_validation()
@@ -282,8 +284,9 @@ class TrainerDriver:
         run.__exit__(None, None, None)
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error of the training,
-        which is recorded and raised again by the trainer.
+        """End the run with an error of the training.
+
+        The error is recorded, and raised again by the trainer.
         """
         if self._run is None:
             return

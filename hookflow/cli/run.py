@@ -111,9 +111,7 @@ def run(
 
     Example: `hookflow run pipelines/cifar.toml --set run.max_epochs=2`
     """
-    overrides = list(set_ or ())
-    if test:
-        overrides.append("run.test=true")
+    overrides = _list_overrides(set_, test)
     if overfit is not None:
         overrides.append(f"run.overfit={overfit}")  # a share stands for itself: it is no TOML
     changes = PipelineChanges(
@@ -172,14 +170,20 @@ def fork(
 
     Example: `hookflow fork cifar:best --set optimizer.args.lr=0.01 --set run.max_epochs=20`
     """
-    overrides = list(set_ or ())
-    if test:
-        overrides.append("run.test=true")
+    overrides = _list_overrides(set_, test)
     changes = PipelineChanges(
         tuple(overrides), tuple(without or ()), tuple(only or ()), shuffle, dir
     )
     start = StartOptions(ui, detach, in_process, nproc, max_restarts)
     start.train(lambda: make_fork(parent, file, changes))
+
+
+def _list_overrides(set_: Sequence[str] | None, test: bool) -> list[str]:
+    """Return the overrides of `--set`, and that of `--test`."""
+    overrides = list(set_ or ())
+    if test:
+        overrides.append("run.test=true")
+    return overrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +262,7 @@ class StartOptions:
                 return
             run_dir = prepare_in_child(find)
             child_exit = ChildExit(run_dir, begin)
-            code = exit_code(_echo(run_dir, child_exit, _choose_ui(self.ui), pressed))
+            code = exit_code(_show_until_end(run_dir, child_exit, _choose_ui(self.ui), pressed))
         _exit(run_dir, code, shown=self.ui != "none", left=_choose_ui(self.ui) == "tui")
 
     def _num_ranks(self) -> int | None:
@@ -620,7 +624,9 @@ def _choose_ui(ui: options.UIKind) -> options.UIKind:
     return "plain"
 
 
-def _echo(run_dir: RunDir, child_exit: ChildExit, ui: options.UIKind, pressed: Sized) -> int:
+def _show_until_end(
+    run_dir: RunDir, child_exit: ChildExit, ui: options.UIKind, pressed: Sized
+) -> int:
     """Train and show the run until it ends, or the dashboard is left; return its exit code."""
     if ui == "tui":
         return _show_dashboard(run_dir, child_exit)

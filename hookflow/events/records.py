@@ -1,10 +1,10 @@
-"""The records of an event log: one JSON object a line, with kind `k` and time stamp `t` (seconds
-since 1970).
+"""The records of an event log, one JSON object a line.
 
-A log is a sequence of *differences*: counts and histograms of a frame cover the time since the
-frame before it, so that any stretch of a run can be added up on its own. A reader must skip unknown
-kinds and keys. `hookflow.events.reading` validates each record against these types and bounds. Keys
-of records that are written often are short; durations in them are in nanoseconds.
+Each has a kind `k` and a time stamp `t` (seconds since 1970). A log is a sequence of *differences*:
+counts and histograms of a frame cover the time since the frame before it, so that any stretch of a
+run can be added up on its own. A reader must skip unknown kinds and keys. `hookflow.events.reading`
+validates each record against these types and bounds. Keys of records that are written often are
+short; durations in them are in nanoseconds.
 """
 
 import time
@@ -22,8 +22,9 @@ DEVICE = 1
 """The track of a trace with the times on the device, below that of the training thread."""
 
 BACKGROUND = 2
-"""The first track of a trace with the firings of an offloaded hook;
-those of other hooks have the ones that follow.
+"""The first track of a trace with the firings of an offloaded hook.
+
+Those of other hooks have the ones that follow.
 """
 
 MAX_WORLD_SIZE = 1 << 14
@@ -87,8 +88,9 @@ class Layer(TypedDict):
 
 
 class Stamp(TypedDict):
-    """When a record was written, and how far the run was then:
-    the iterations and epochs that were done.
+    """When a record was written, and how far the run was then.
+
+    Its place is the iterations and epochs that were done.
     """
 
     t: float
@@ -100,8 +102,9 @@ class Stamp(TypedDict):
 
 
 class Run(Stamp):
-    """The first record of each attempt: `it` and `ep` are 0,
-    or those of the checkpoint that it resumes from.
+    """The first record of each attempt.
+
+    `it` and `ep` are 0, or those of the checkpoint that it resumes from.
     """
 
     k: Literal["run"]
@@ -140,18 +143,21 @@ class Run(Stamp):
     iters_per_epoch: int
     """Training iterations in an epoch; in the first one, where the lengths differ."""
     epoch_lengths: list[tuple[int, int]]
-    """Where epochs have different lengths: the first epoch of each length, counted from 0,
-    and its iterations.
+    """The epochs of each length, where they have different ones.
+
+    Each has the first epoch of a length, counted from 0, and its iterations.
     """
     modes: dict[str, Mode]
     """The metrics that hooks monitor, and whether less or more of each is better."""
     resumed_from: str | None
-    """The directory of the checkpoint, below `checkpoints`;
-    null in a run that starts from scratch.
+    """The directory of the checkpoint, below `checkpoints`.
+
+    It is null in a run that starts from scratch.
     """
     forked_from: str | None
-    """The run and the checkpoint that a fork begins with, RUN:CHECKPOINT;
-    null in any other attempt.
+    """The run and the checkpoint that a fork begins with, RUN:CHECKPOINT.
+
+    It is null in any other attempt.
     """
     rank: Annotated[int, range(MAX_WORLD_SIZE)]
     """The rank of this log, of `world` processes that train together: each has one of its own."""
@@ -165,14 +171,17 @@ class Offloaded(TypedDict, total=False):
     """The work of offloaded hooks, of a run that has any."""
 
     beside: dict[BindingId, list[int]]
-    """By binding: [firings, total ns, longest ns] in the hook's thread since the frame before, the
-    firings that wait, and those that were dropped since the start.
+    """The firings in the hook's thread since the frame before, by binding.
+
+    They are [firings, total ns, longest ns], the firings that wait, and those that were dropped
+    since the start.
     """
 
 
 class OnDevice(TypedDict):
-    """The time on the stream of an accelerator,
-    of training iterations that were sampled since the frame before.
+    """The time on the stream of an accelerator.
+
+    It is that of training iterations that were sampled since the frame before.
     """
 
     iters: int
@@ -180,13 +189,18 @@ class OnDevice(TypedDict):
     ns: int
     """Their nanoseconds on the device."""
     launch_bound: int
-    """The part of them that it spent with no earlier work,
-    as slow as the host that launched the next.
+    """The part of them that it spent with no earlier work.
+
+    It was as slow there as the host that launched the next.
     """
     phases: dict[str, int]
     """The same by phase."""
     hooks: dict[BindingId, list[int]]
-    """By binding: [firings, total ns] in these iterations."""
+    """The firings in the hook's thread since the frame before, by binding.
+
+    They are [firings, total ns, longest ns], the firings that wait, and those that were dropped
+    since the start.
+    """
 
 
 class Timed(TypedDict, total=False):
@@ -221,8 +235,9 @@ class Frame(Stamp, Offloaded, Timed, Checked):
     iters: list[Any]
     """The whole training iterations: [how many, total ns, longest ns, last ns, bins]."""
     hooks: dict[BindingId, list[Any]]
-    """The same for each binding by its id in `plan.json`:
-    its firings since the frame that had them last.
+    """The same for each binding by its id in `plan.json`.
+
+    It has the binding's firings since the frame that had them last.
     """
     cost: int
     """Nanoseconds that writing the log took since the frame before."""
@@ -240,20 +255,23 @@ class Rows(TypedDict, total=False):
     ms: Signed | list[Signed]
     """The milliseconds from each row to the next, likewise."""
     fp32: list[str]
-    """The names whose numbers are fp32: nine digits are written,
-    and rounding to fp32 makes them exact.
+    """The names whose numbers are fp32.
+
+    Nine digits are written, and rounding to fp32 makes them exact.
     """
 
 
 class Scalars(Stamp, Rows):
-    """The numbers passed to `run.log`, in a row for each iteration:
-    the iteration under way, until it is done.
+    """The numbers passed to `run.log`, in a row for each iteration.
+
+    It is the iteration under way, until it is done.
     """
 
     k: Literal["scalars"]
     v: dict[str, Column]
-    """The numbers by name: a list, one number where all rows have the same, or {row:
-    number} where some have none.
+    """The numbers by name.
+
+    They are a list, one number where all rows have the same, or {row: number} where some have none.
     """
 
 
@@ -331,8 +349,9 @@ class Histogram(Logged):
     edges: list[float]
     """The edges of the bins, one more than there are bins."""
     counts: list[int]
-    """How many numbers lie in each bin; those on an edge belong to the bin above,
-    at the last edge to that below.
+    """How many numbers lie in each bin.
+
+    Those on an edge belong to the bin above, at the last edge to that below.
     """
 
 
@@ -367,8 +386,9 @@ class Acknowledged(Stamp):
 
 
 class Throttle(Stamp):
-    """A hook over its budget fires less often from here on, or more often again;
-    also after a resume.
+    """A change in how often a hook with a budget fires, also after a resume.
+
+    It fires less often from here on, or more often again.
     """
 
     k: Literal["throttle"]
@@ -381,8 +401,9 @@ class Throttle(Stamp):
 
 
 class Progress(Stamp):
-    """How far a piece of work within a hook is, as `run.progress` shows it. Written when it begins
-    and ends, and now and then while it moves.
+    """How far a piece of work within a hook is, as `run.progress` shows it.
+
+    It is written when the work begins and ends, and now and then while it moves.
     """
 
     k: Literal["progress"]
@@ -411,8 +432,10 @@ class Message(Stamp):
     level: Level
     """How serious it is."""
     source: str
-    """The source: a hook's name, "task", "hookflow",
-    or Python's "warnings" and "logging.NAME", each text once.
+    """The source of the line.
+
+    It is a hook's name, "task", "hookflow", or Python's "warnings" and "logging.NAME", each text
+    once.
     """
     text: str
     """The text."""
@@ -431,15 +454,17 @@ class Error(Stamp):
     text: str
     """Its message."""
     traceback: str
-    """The traceback, as Python prints it; the message alone where no frame is the user's,
-    as of a loss that is NaN.
+    """The traceback, as Python prints it.
+
+    It is the message alone where no frame is the user's, as of a loss that is NaN.
     """
     at: str
     """The innermost frame in the user's own files, "file:line"; empty where there is none."""
     causes: str
-    """The known causes, in lines: of a forward pass "at FILE:LINE, layer head (Linear 6→3) was
-    given …", and the batch; then the exceptions that led to it, the last one first: "caused by
-    ValueError: …", "at FILE:LINE: …".
+    """The known causes, in lines.
+
+    Of a forward pass: "at FILE:LINE, layer head (Linear 6→3) was given …", and the batch. Then the
+    exceptions that led to it, the last one first: "caused by ValueError: …", "at FILE:LINE: …".
     """
     action: Literal["raise", "disable", "ignore"]
     """The consequence: the run ended, the hook was switched off, or nothing."""
@@ -471,8 +496,9 @@ class Refused(Stamp):
     reason: str
     """Why, for people."""
     traceback: str
-    """The traceback of the exception; empty where a mistake of the
-    user or a signal was the reason.
+    """The traceback of the exception.
+
+    It is empty where a mistake of the user or a signal was the reason.
     """
 
 
@@ -497,8 +523,9 @@ RECORD_KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_
 """The kinds of records that this version knows."""
 
 LATE_KINDS = ("checkpoint", "image", "histogram", "trace", "refused", "error")
-"""Kinds of records that may be of another iteration than the one done: an earlier one,
-or the one under way.
+"""Kinds of records that may be of another iteration than the one done.
+
+It is an earlier one, or the one under way.
 """
 
 TEXT_LIMIT = 64 * 1024
@@ -518,8 +545,9 @@ def shorten_text(text: str) -> str:
 
 
 class CommandRecord(TypedDict):
-    """A line of the command log: a request to the run,
-    which answers with an `ack` of the same `id`.
+    """A line of the command log: a request to the run.
+
+    The run answers with an `ack` of the same `id`.
     """
 
     id: str

@@ -31,12 +31,14 @@ class SavedCheckpoints:
     trail_bytes: int = 0
     """How many bytes older checkpoints may take beside those that stay anyway."""
     with_frozen: bool | None = None
-    """Whether they hold parameters that the model is built with frozen; None: all but those of
-    models that the pipeline declares frozen.
+    """Whether they hold parameters that the model is built with frozen.
+
+    None: all but those of models that the pipeline declares frozen.
     """
     restored_at_end: str | None = None
-    """The name of the checkpoint whose weights the models get when the
-    training has finished; None: none.
+    """The checkpoint whose weights the models get at the end; None: none.
+
+    It is the name of one, and the end is that of the training.
     """
 
     def leaves_frozen_out(self, declared: bool) -> bool:
@@ -102,8 +104,9 @@ class HookCapabilities:
     process_blocker: str = ""
     """Why no other process can call the hook; "": its slots and its source decide."""
     attach_blocker: str = ""
-    """Why the hook cannot fire in a loop of the user's own; "":
-    its points and its source decide.
+    """Why the hook cannot fire in a loop of the user's own.
+
+    "": its points and its source decide.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "HookCapabilities":
@@ -137,10 +140,14 @@ FORMER_NAMES = {
 """Attributes of hooks that have been capabilities by other names."""
 
 FLAGS = (
-    *("validates_average", "accumulates", "needs_length", "clips_gradients"),
-    *("recomputes_statistics", "runs_backward_twice"),
+    "validates_average",
+    "accumulates",
+    "needs_length",
+    "clips_gradients",
+    "recomputes_statistics",
+    "runs_backward_twice",
 )
-SENTENCE_CAPABILITIES = ("offload_blocker", "process_blocker", "attach_blocker")
+BLOCKERS = ("offload_blocker", "process_blocker", "attach_blocker")
 
 
 def is_name_collection(value: object) -> bool:
@@ -175,12 +182,20 @@ def _is_exported_weights(value: object) -> bool:
 
 
 def _is_amount_or_none(value: object) -> bool:
-    return value is None or _is_amount(value)
+    if value is None:
+        return True
+    if not isinstance(value, str):
+        return False
+    try:
+        parse_amount(value)
+    except ValueError:
+        return False
+    return True
 
 
 FIELD_CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
     **dict.fromkeys(FLAGS, (_is_flag, "be True or False")),
-    **dict.fromkeys(SENTENCE_CAPABILITIES, (_is_sentence, "be a sentence that says why")),
+    **dict.fromkeys(BLOCKERS, (_is_sentence, "be a sentence that says why")),
     "writes_outside": (
         _is_flag_or_names,
         'be True or hold names of arguments, as writes_outside = ("out_dir",)',
@@ -192,27 +207,17 @@ FIELD_CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {
     "monitors": (_is_mode_mapping, 'hold "min" or "max" by metric, as monitors = {"loss": "min"}'),
     "saved_checkpoints": (_is_saved_checkpoints, "be of the type SavedCheckpoints, or None"),
     "exported_weights": (_is_exported_weights, "be of the type ExportedWeights, or None"),
+    "every_if_overfit": (_is_amount_or_none, 'be an amount, as every_if_overfit = "1ep"'),
 }
 """By field: whether a value is right, and else what it must be."""
-
-AMOUNT_CHECK = (_is_amount_or_none, 'be an amount, as every_if_overfit = "1ep"')
-"""The check of all other fields."""
 
 
 def _find_fault(name: str, value: object) -> str:
     """Return what a value of a field must be; "" where it is that."""
-    is_right, must = FIELD_CHECKS.get(name, AMOUNT_CHECK)
+    is_right, must = FIELD_CHECKS[name]
     if is_right(value):
         return ""
     return must
-
-
-def _is_amount(value: object) -> bool:
-    try:
-        parse_amount(value)
-    except ValueError:
-        return False
-    return isinstance(value, str)
 
 
 NO_CAPABILITIES = HookCapabilities()
@@ -258,10 +263,7 @@ def find_wrong_capabilities(hook: Callable[..., Any]) -> Iterator[tuple[str, str
                     nearest(name, ["capabilities"]) or "call it capabilities",
                 )
             field_name = FORMER_NAMES.get(name, name)
-            if (
-                field_name in FIELD_NAMES
-                and not callable(value)
-                and not isinstance(value, property)
-            ):
+            is_method = callable(value) or isinstance(value, property)
+            if field_name in FIELD_NAMES and not is_method:
                 hint = f"write it so: capabilities = HookCapabilities({field_name}=…)"
                 yield f"{called}.{name} is a capability, and does not stand among them", hint

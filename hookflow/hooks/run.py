@@ -35,12 +35,11 @@ class Run(Protocol):
     task: Any
     """The task."""
     data: Mapping[str, Any]
-    """The data sources by split: "train", and "val" and "test" where the pipeline has them; a set
-    with a name of its own is "val.ood".
+    """The data sources by split: "train", "val", "test", or a set such as "val.ood".
 
-    `len(run.data["train"])` is the number of batches of the current epoch on this rank.
-    `run.data["train"].dataset`, `.sampler` and `.loader` are its parts;
-    `hookflow.runner.data.source.Source` says what each can do.
+    "val" and "test" are there where the pipeline has them. `len(run.data["train"])` is the number
+    of batches of the current epoch on this rank. `run.data["train"].dataset`, `.sampler` and
+    `.loader` are its parts; `hookflow.runner.data.source.Source` says what each can do.
     """
     rank: int
     """Which of the processes that train together this is; 0 where there is one."""
@@ -53,14 +52,16 @@ class Run(Protocol):
     dir: Path
     """The run directory."""
     is_temporary: bool
-    """Whether nothing of the run stays, its directory included: a dry run,
-    or the evaluation of a checkpoint.
+    """Whether nothing of the run stays, as in a dry run.
+
+    Nor does its directory. It is so in the evaluation of a checkpoint, too.
     """
 
     @property
     def is_predicting(self) -> bool:
-        """Whether this is `hookflow predict`, in which neither outputs nor
-        metrics of a validation or test come.
+        """Whether this is `hookflow predict`.
+
+        Then neither outputs nor metrics of a validation or test come.
         """
 
     @property
@@ -73,8 +74,9 @@ class Run(Protocol):
 
     @property
     def batch_idx(self) -> int:
-        """Batches of the current epoch that are done, 0 after it;
-        in a validation or test the index of its batch.
+        """Batches of the current epoch that are done, 0 after it.
+
+        In a validation or test it is the index of its batch.
         """
 
     @property
@@ -87,38 +89,33 @@ class Run(Protocol):
 
     @property
     def iters_per_epoch(self) -> int:
-        """Iterations in one pass over the training data: its batches, or groups of `accumulate` of
-        them.
+        """Iterations in one pass over the training data.
 
-        Where epochs have different lengths: those of the current epoch, between two of the next
-        one.
+        They are its batches, or groups of `accumulate` of them. Where epochs have different
+        lengths: those of the current epoch, between two of the next one.
         """
 
     @property
     def epoch_lengths(self) -> EpochLengths:
-        """Iterations of each epoch: `at(epoch)`; `iterations(epochs)` up to there,
-        and `epochs(iterations)`.
+        """The iterations of each epoch: `run.epoch_lengths.at(epoch)`.
+
+        `iterations(epochs)` has those of so many epochs, and `epochs(iterations)` is the way back.
         """
 
     @property
     def stage(self) -> Stage:
-        """The current stage of the run: "start", "train", "val", "test", "save",
-        "paused" or "end".
-        """
+        """The current stage: "start", "train", "val", "test", "save", "paused" or "end"."""
 
     @property
     def split(self) -> str:
-        """The data of the current pass, as in `data`: "train", "val", "test",
-        or a set by its name, "val.ood".
-        """
+        """The data of the current pass: "train", "val", "test", or a set by its name, "val.ood"."""
 
     @property
     def batch_size(self) -> int:
-        """Examples in this rank's share of the current batch; from `before_optimizer_step` on, of
-        the whole iteration.
+        """Examples in this rank's share of the current batch.
 
-        0 where unknown: neither the task nor the source says it, and the batch itself could be
-        mistaken.
+        From `before_optimizer_step` on they are those of the whole iteration. 0 where unknown:
+        neither the task nor the source says it, and the batch itself could be mistaken.
         """
 
     @property
@@ -131,19 +128,16 @@ class Run(Protocol):
 
     @property
     def batch_weight(self) -> float | torch.Tensor:
-        """The weight of this rank's share of the current batch in means; from
-        `before_optimizer_step` on, of the iteration.
+        """The weight of this rank's share of the current batch in means.
 
-        It is what the task's `batch_weight(batch)` returns, on another device than the CPU a tensor
-        of one element. Where the task has no such method it is `batch_size`, or 1 where that is
-        unknown.
+        From `before_optimizer_step` on it is that of the iteration. It is what the task's
+        `batch_weight(batch)` returns, on another device than the CPU a tensor of one element. Where
+        the task has no such method it is `batch_size`, or 1 where that is unknown.
         """
 
     @property
     def train_seconds(self) -> float:
-        """Seconds since some moment, without those of validations,
-        checkpoints and pauses that are over.
-        """
+        """Seconds since some moment, without validations, checkpoints and pauses that are over."""
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -155,23 +149,25 @@ class Run(Protocol):
 
     @property
     def step_skipped(self) -> bool:
-        """At `after_train_iter`: whether this iteration has left a step out,
-        as asked or for what was not finite.
+        """At `after_train_iter`: whether this iteration has left a step out.
+
+        A hook has asked for it, or something was not finite.
         """
 
     @property
     def handle(self) -> RemovableHandle:
-        """In a call of a hook inside the network: `run.handle.remove()` takes it off the module
-        that it is called for.
+        """The handle of the hook inside the network that is called; `remove()` takes it off.
 
-        It is a handle as PyTorch's: with an `id`, and removed at the end of a `with`. Removed is
-        for good: a resumed run does not register the hook again. Raises UserError anywhere else.
+        `run.handle.remove()` takes it off the module that it is called for. It is a handle as
+        PyTorch's: with an `id`, and removed at the end of a `with`. Removed is for good: a resumed
+        run does not register the hook again. Raises UserError anywhere else.
         """
 
     @property
     def handles(self) -> Mapping[str, RemovableHandle]:
-        """Every hook inside the network by name: `run.handles["probe"].remove()`
-        takes it off all of its modules.
+        """The handle of every hook inside the network by name.
+
+        `run.handles["probe"].remove()` takes it off all of its modules.
         """
 
     @property
@@ -186,19 +182,18 @@ class Run(Protocol):
         """At `before_` and `after_optimizer_step`: the optimizers that step, by name."""
 
     def model_being_updated(self, model: str | None = None) -> nn.Module | None:
-        """Return the network that the current optimizer step changes; of `model`, None when that is
-        not it.
+        """Return the network that the current optimizer step changes.
 
-        For `before_` and `after_optimizer_step`. Raises UserError when there is no such model.
+        With `model` it is that one, or None where the step changes another. For `before_` and
+        `after_optimizer_step`. Raises UserError when there is no such model.
         """
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
-        """Record a number, or a tensor of one element, which stays on the device until another
-        thread fetches it.
+        """Record a number, or a tensor of one element.
 
-        Inside an iteration it is a number of that iteration, which `iter` does not count yet.
-        Hooks at `on_log` are called with it before this returns. Raises TypeError when it is
-        something else.
+        A tensor stays on the device until another thread fetches it. Inside an iteration it is a
+        number of that iteration, which `iter` does not count yet. Hooks at `on_log` are called with
+        it before this returns. Raises TypeError when it is something else.
         """
 
     def log_image(self, name: str, image: Any, caption: str = "") -> None:
@@ -211,10 +206,10 @@ class Run(Protocol):
         """
 
     def log_figure(self, name: str, figure: Any) -> None:
-        """Keep a figure of matplotlib as an image; it is drawn before this returns, and may then be
-        changed or closed.
+        """Keep a figure of matplotlib as an image.
 
-        Raises TypeError when it is something else.
+        It is drawn before this returns, and may then be changed or closed. Raises TypeError when it
+        is something else.
         """
 
     def log_text(self, name: str, text: str) -> None:
@@ -224,11 +219,10 @@ class Run(Protocol):
         """
 
     def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
-        """Record how numbers (a tensor, an array, a list) are distributed; those that are not
-        finite are left out.
+        """Record how numbers are distributed.
 
-        They are copied, and another thread counts them. Raises TypeError when they are something
-        else.
+        `values` is a tensor, an array or a list. Those that are not finite are left out. They are
+        copied, and another thread counts them. Raises TypeError when they are something else.
         """
 
     def evaluate(self, batch: Any) -> dict[str, Any]:
@@ -249,22 +243,21 @@ class Run(Protocol):
         """
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """Return the loss of the task's training step on a batch, with its graph, computed in the
-        run's precision.
+        """Return the loss of the task's training step on a batch, with its graph.
 
-        Hooks inside the network fire, others do not. Over several ranks the loss has the weight of
-        this rank's share, so that the mean of the gradients is that of the whole batch. The task
-        must not step its optimizers itself. Raises UserError in an iteration whose gradients are
-        added to those of other batches.
+        It is computed in the run's precision. Hooks inside the network fire, others do not. Over
+        several ranks the loss has the weight of this rank's share, so that the mean of the
+        gradients is that of the whole batch. The task must not step its optimizers itself. Raises
+        UserError in an iteration whose gradients are added to those of other batches.
         """
 
     def sum(self, value: float | torch.Tensor) -> torch.Tensor:
-        """Return the sum over all ranks of a number or a tensor of any shape: a new tensor on the
-        device.
+        """Return the sum over all ranks of a number or a tensor of any shape.
 
-        All ranks must call it, one as often as another. Each rank receives the same tensor, to the
-        bit; a number becomes a float64 tensor of no dimensions. On CUDA the training does not wait
-        for it. Raises UserError in a hook that fires on rank "zero" alone.
+        It is a new tensor on the device. All ranks must call it, one as often as another. Each rank
+        receives the same tensor, to the bit; a number becomes a float64 tensor of no dimensions. On
+        CUDA the training does not wait for it. Raises UserError in a hook that fires on rank "zero"
+        alone.
         """
 
     def mean(self, value: float | torch.Tensor) -> torch.Tensor:
@@ -280,21 +273,19 @@ class Run(Protocol):
         """
 
     def progress(self, name: str, total: int | None = None) -> AbstractContextManager[HookProgress]:
-        """Show how far some work of a hook is, as a bar on the screen and in the plain lines, while
-        a block lasts.
+        """Show how far some work of a hook is, while a block lasts.
 
-        `with run.progress("export", total=10) as bar:` yields an object whose `bar.advance()`
-        counts one more as done, and `bar.advance(5)` five. Without a `total` there is a count
-        alone. Raises ValueError for a total below zero.
+        It is a bar on the screen and in the plain lines. `with run.progress("export", total=10) as
+        bar:` yields an object whose `bar.advance()` counts one more as done, and `bar.advance(5)`
+        five. Without a `total` there is a count alone. Raises ValueError for a total below zero.
         """
 
     def fire(self, point: str, *offered: Any) -> None:
-        """Fire a point that the pipeline declares for itself, with what it offers beside the run,
-        in that order.
+        """Fire a point that the pipeline declares for itself.
 
-        Bindings of that point fire before this call returns; their time is theirs, not the
-        caller's. Raises UserError with the nearest name when there is no such point, or when it
-        offers more or less.
+        `offered` is what it offers beside the run, in that order. Bindings of that point fire
+        before this call returns; their time is theirs, not the caller's. Raises UserError with the
+        nearest name when there is no such point, or when it offers more or less.
         """
 
     # Control flow. Each call raises UserError at a point where it is not allowed, and in a hook
@@ -303,64 +294,57 @@ class Run(Protocol):
     # says which points still fire.
 
     def replace_batch(self, batch: Any) -> None:
-        """Let the task, and the hooks that fire after this one, have another batch;
-        who calls it writes `batch`.
-        """
+        """Let the task and the hooks after this one have another batch; a write of `batch`."""
 
     def accumulate(self, batches: int, *, step: bool, by_examples: bool = True) -> None:
-        """Add the gradients of this batch to those of a group of `batches`; who calls it writes
-        `control`.
+        """Add the gradients of this batch to those of `batches`; a write of `control`.
 
-        The optimizers step where `step` says so. A loss counts by its examples, or as much as any
-        other of the group.
+        The batches are a group, and the optimizers step where `step` says so. A loss counts by its
+        examples, or as much as any other of the group.
         """
 
     def skip_batch(self) -> None:
-        """Compute nothing of the current batch, and continue with the next;
-        who calls it writes `control`.
-        """
+        """Compute nothing of the current batch, and go on with the next; a write of `control`."""
 
     def skip_step(self) -> None:
-        """Leave the weights as they are in this iteration; who calls it writes `control`."""
+        """Leave the weights as they are in this iteration; a write of `control`."""
 
     def stop_epoch(self, reason: str) -> None:
         """End the epoch after this iteration, as if the data were at their end."""
 
     def validate(self) -> None:
-        """Validate at the next safe point: after this iteration, or after this epoch where it is
-        the last one.
+        """Validate at the next safe point: after this iteration, or after this epoch.
 
-        Nothing is validated twice in a place. It is allowed in an iteration and around an epoch;
+        It is after this epoch where the iteration is its last one. Nothing is
+        validated twice in a place. It is allowed in an iteration and around an epoch;
         `run.val_at_start` is for the beginning. Raises UserError where the run has no validation
         data.
         """
 
     def stop(self, reason: str, *, this_process: bool = False) -> None:
-        """End the training at the next safe point: after this iteration, or after this epoch's
-        validation.
+        """End the training at the next safe point.
 
-        Before the end of epoch `run.min_epochs` and iteration `run.min_iters` it waits, unless the
-        reason concerns `this_process` alone.
+        That is after this iteration, or after this epoch's validation. Before the end of epoch
+        `run.min_epochs` and iteration `run.min_iters` it waits, unless the reason concerns
+        `this_process` alone.
 
         Where a signal cuts that validation short, the resumed run validates and then stops, too,
         unless the reason concerns `this_process` alone, such as the time of its job.
         """
 
     def fail(self, reason: str, *, checkpoint: bool = False) -> None:
-        """End the training at the next safe point as failed, with exit code 1 and this reason in
-        the record.
+        """End the training at the next safe point as failed, with exit code 1.
 
-        It is for what makes the run worthless, or a danger: `run.fail("memory over 10 GB")`. With
-        `checkpoint` the state is saved before. It does not wait for `run.min_iters`. `after_train`
-        and `after_run` fire, and no test follows. `--resume` trains on from the newest checkpoint.
-        It is allowed wherever `stop` is.
+        The record has this reason. It is for what makes the run worthless,
+        or a danger: `run.fail("memory over 10 GB")`. With `checkpoint` the state is saved before.
+        It does not wait for `run.min_iters`. `after_train` and `after_run` fire, and no test
+        follows. `--resume` trains on from the newest checkpoint. It is allowed wherever `stop` is.
         """
 
     def add_param_group(
         self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any
     ) -> None:
-        """Let an optimizer train parameters that this hook adds to a model; who calls it writes
-        `optimizer`.
+        """Let an optimizer train parameters that this hook adds; a write of `optimizer`.
 
         `settings` are the group's own, such as `lr`; the optimizer's defaults hold for the others.
         Parameters that the models no longer have leave the optimizer. A resumed run has the group,
@@ -385,16 +369,17 @@ class Run(Protocol):
         """Raise UserError where a hook cannot compute the gradients of each batch a second time."""
 
     def trace(self, first: int, iters: int) -> None:
-        """Record `iters` iterations as a timeline, as the command `trace` does;
+        """Record `iters` iterations as a timeline, as the command `trace` does.
+
         `first` is the number of the first.
         """
 
     def scalar(self, name: str) -> float:
-        """Return the latest number that was logged by a name, or that is an output of the training
-        by that name.
+        """Return the latest number that was logged by a name, or is an output by that name.
 
-        The hook declares that it reads the slot `scalars.NAME`. It waits for a number on the
-        device. Raises UserError with the nearest name where none was logged.
+        The output is one of the training. The hook declares that it reads the slot
+        `scalars.NAME`. It waits for a number on the device. Raises UserError with the nearest name
+        where none was logged.
         """
 
     def metric(self, name: str) -> float:

@@ -103,7 +103,7 @@ def make_shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(on_device, layout.device_mesh, layout.placements, src_data_rank=None)
 
 
-def output(outputs: Mapping[str, Any], name: str, hook: str, hint: str = "") -> Any:
+def read_output(outputs: Mapping[str, Any], name: str, hook: str, hint: str = "") -> Any:
     """Return an output of the task.
 
     Raises UserError, which names the hook, when there is none of the name.
@@ -383,7 +383,7 @@ def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float | 
 
     Raises UserError, which names the hook, without a loss.
     """
-    loss = on_device(output(outputs, "loss", hook), run.device)
+    loss = on_device(read_output(outputs, "loss", hook), run.device)
     sums = {
         "loss": (weighted(loss, run.batch_weight), run.batch_weight),
         "weight": (run.batch_weight, 1),

@@ -82,24 +82,28 @@ class WeightsSection(Section):
     """Weights to begin with, and how their names go with those of the model."""
 
     file: str | None = None
-    """A file that `torch.save` has written, or a checkpoint's folder;
-    relative to the pipeline's own folder.
+    """A file that `torch.save` has written, or a checkpoint's folder.
+
+    It is relative to the pipeline's own folder.
     """
     use: str | None = Field(default=None, examples=["simclr:best", "ddpm:best/ema"])
     """In place of a file, weights of another run: RUN, RUN:CHECKPOINT or RUN:CHECKPOINT/ENTRY."""
     strict: bool = True
-    """Whether every weight must fit; if not, what is missing,
-    unexpected or of another shape is only reported.
+    """Whether every weight must fit.
+
+    If not, what is missing, unexpected or of another shape is only reported.
     """
     rename: dict[str, str] = {}
     """Prefixes of names in the file, and what to put there instead: { "backbone." = "" }."""
     exclude: list[str] = []
-    """Globs over the model's names that are neither loaded nor missed:
-    ["head.*"] for a new head.
+    """Globs over the model's names that are neither loaded nor missed.
+
+    ["head.*"] is for a new head.
     """
     include: list[str] = []
-    """Globs over the model's names, if only these are to be loaded: ["body.*"]; all others are
-    neither loaded nor missed.
+    """Globs over the model's names, if only these are to be loaded: ["body.*"].
+
+    All others are neither loaded nor missed.
     """
 
     @model_validator(mode="after")
@@ -121,12 +125,14 @@ class ModelSection(Component):
     """A network, and the weights that it begins with."""
 
     weights: Weights | None = Field(default=None, examples=["pretrained.pt"])
-    """Weights to begin with: a file with a `state_dict`, or a table with `file`;
-    random ones if left out.
+    """Weights to begin with; random ones if left out.
+
+    It is a file with a `state_dict`, or a table with `file`.
     """
     frozen: bool = False
-    """For one of several models, as a teacher: no optimizer trains it, it is in eval mode, and
-    checkpoints leave its parameters out.
+    """Whether the model is not trained: one of several, such as a teacher.
+
+    No optimizer trains it, it is in eval mode, and checkpoints leave its parameters out.
     """
 
     @property
@@ -147,8 +153,9 @@ class ParamGroup(Section):
     """Some of the parameters, with settings of their own."""
 
     match: Patterns = Field(examples=["*.bias", ["type:*Norm*", "*.bias"]])
-    """Globs over the names of parameters, or over the types of modules that hold them;
-    the first group takes them.
+    """Globs over parameters, or over the types of modules that hold them.
+
+    The first group that matches takes a parameter.
     """
     args: Args = {}
     """Settings of the optimizer that differ for these parameters."""
@@ -177,8 +184,9 @@ class OptimizerSection(Component):
     parameters: list[str] | None = Field(
         default=None, min_length=1, examples=[["blocks.*.weight"], ["type:Linear"]]
     )
-    """Globs over the names of the parameters that it trains, or over the types of modules that hold
-    them, where several optimizers train one model; one that leaves it out trains the rest.
+    """Globs over the parameters that it trains, or over the types of their modules.
+
+    It is for several optimizers of one model; one that leaves it out trains the rest.
     """
     groups: list[ParamGroup] = []
     """Parameter groups in the order of asking; what none of them matches forms the last group."""
@@ -201,13 +209,15 @@ OneOrSeveral = Annotated[
     Annotated[Long, Tag("<one>")] | Annotated[dict[PartName, Long], Tag("<several>")],
     Discriminator(_one_or_several),
 ]
-"""One, as `[optimizer]`, or several by name: `[optimizer.generator]`,
-`[optimizer.discriminator]`.
+"""One, as `[optimizer]`, or several by name.
+
+Several are `[optimizer.generator]` and `[optimizer.discriminator]`, say.
 """
 
 Named = NameOr[str, Component]
-"""A component of which the name alone may be written,
-where it takes no arguments: "./file.py:Name".
+"""A component of which the name alone may be written: "./file.py:Name".
+
+It is written so where it takes no arguments.
 """
 
 NAMED_BY_LOADER = ("collate", "sampler", "batch_sampler", "augment", "worker_init_fn")
@@ -231,20 +241,24 @@ class LoaderSection(Section):
     """How a data set's examples become batches."""
 
     batch_size: CountByEpoch | None = Field(default=None, examples=[64, [[0, 64], ["3ep", 256]]])
-    """Examples in a batch, of all processes together; required, unless a batch_sampler makes the
-    batches. For the training also several numbers with the epochs from which they hold.
+    """Examples in a batch, of all processes together.
+
+    It is required, unless a batch_sampler makes the batches. For the training it may be several
+    numbers with the epochs from which they hold.
     """
     shuffle: bool | None = None
-    """Whether each epoch has an order of its own; left out: in training,
-    and where there is no sampler.
+    """Whether each epoch has an order of its own.
+
+    Left out: in training, and where there is no sampler.
     """
     drop_last: bool = False
     """Whether an epoch's last batch is left out when it is smaller than the others."""
     workers: int = Field(default=0, ge=0)
     """Processes that fetch examples beside the training; 0: the training fetches them itself."""
     multiprocessing_context: Literal["forkserver", "spawn", "fork"] | None = None
-    """How workers are started; left out: "forkserver",
-    or "fork" for data that cannot be pickled.
+    """How workers are started.
+
+    Left out: "forkserver", or "fork" for data that cannot be pickled.
     """
     prefetch_factor: int | None = Field(default=None, ge=1, examples=[4])
     """Batches that each worker fetches ahead; PyTorch's 2 if left out."""
@@ -253,22 +267,26 @@ class LoaderSection(Section):
     collate: Named | None = None
     """The function that collates a list of examples; PyTorch's own stacks them."""
     sampler: Named | None = None
-    """The sampler of the examples of an epoch; called with the data set,
-    it gives their indices, one by one.
+    """The sampler of the examples of an epoch.
+
+    Called with the data set, it gives their indices, one by one.
     """
     batch_sampler: Named | None = None
-    """The sampler of the batches of an epoch; called with the data set,
-    it gives lists of indices, of any lengths.
+    """The sampler of the batches of an epoch.
+
+    Called with the data set, it gives lists of indices, of any lengths.
     """
     on_device: bool = False
-    """Whether the whole data set is collated once and kept on the device,
-    where batches are taken out of it.
+    """Whether the whole data set is collated once and kept on the device.
+
+    Batches are taken out of it there.
     """
     augment: Named | None = None
     """The augmentation of a batch on the device: called with the batch and a generator there."""
     batches: int | None = Field(default=None, ge=1)
-    """Batches of an epoch: fewer than there are, or those of a stream without a length;
-    left out, all of them.
+    """Batches of an epoch; all of them if left out.
+
+    They are fewer than there are, or those of a stream without a length.
     """
 
     @model_validator(mode="after")
@@ -320,8 +338,9 @@ class DataSource(Component):
     loader: LoaderSection | None = None
     """How batches are made, where `use` gives a data set; not for what gives batches already."""
     val_every: ValEvery | None = Field(default=None, examples=["5ep"])
-    """How often to validate on it, as `run.val_every` says it for all;
-    only for a set such as `[data.val.ood]`.
+    """How often to validate on it, as `run.val_every` says it for all.
+
+    Only for a set such as `[data.val.ood]`.
     """
 
     @property
@@ -347,14 +366,17 @@ class DataSection(Section):
     )
     """The share of each of several training sets; all have the same if left out."""
     mix_order: Literal["turns", "random", "together"] | None = None
-    """The order of several training sets: so many batches of each in "turns", one drawn at "random"
-    by the shares, or a batch of each in a step, "together"; in turns if left out.
+    """The order of several training sets; in turns if left out.
+
+    So many batches of each in "turns", one drawn at "random" by the shares, or a batch of each in a
+    step, "together".
     """
     mix_epoch: Literal["shortest", "longest"] | Share | None = Field(
         default=None, examples=["shortest", 500]
     )
-    """An epoch of several training sets: until the "shortest" or the "longest" is through, by its
-    share, or so many steps; the longest if left out.
+    """The length of an epoch of several training sets; the longest if left out.
+
+    Until the "shortest" or the "longest" is through, by its share, or so many steps.
     """
     val: OneOrSeveral[DataSource] | None = None
     """The validation data; without it there is no validation.

@@ -195,10 +195,11 @@ def find_key(key: str) -> DeclaredKey:
             )
         schema, required = keys[name]
     shapes = [schema, *_iter_shapes(schema)]
+    about = next((str(shape["description"]) for shape in shapes if shape.get("description")), "")
     examples = (shape["examples"][0] for shape in shapes if shape.get("examples"))
     return DeclaredKey(
         key=key,
-        about=next((str(shape["description"]) for shape in shapes if shape.get("description")), ""),
+        about=" ".join(about.split()),
         type=type_words(schema, _make_pipeline_schema()["$defs"]) or "any value",
         required=required,
         default="" if schema.get("default") is None else as_toml(schema["default"]),

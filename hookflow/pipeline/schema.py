@@ -51,95 +51,109 @@ class RunSection(Section):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Where every random generator starts."""
     fold: int | None = Field(default=None, ge=0, examples=[0])
-    """The fold of a cross-validation, counted from 0, for which `${fold}` stands;
+    """The fold of a cross-validation, counted from 0, for which `${fold}` stands.
+
     `[sweep] folds` sets it.
     """
     max_epochs: EpochLimit | None = Field(default=None, examples=[8, "inf"])
-    """The length of the training in passes over the training data; with `max_iters`, what is
-    reached first ends it.
+    """The length of the training in passes over the training data.
 
-    "inf": until a hook, a command or a signal ends it.
+    With `max_iters`, what is reached first ends it. "inf": until a hook, a command or a signal ends
+    it.
     """
     max_iters: int | None = Field(default=None, ge=1)
-    """The length of the training in iterations;
-    without `max_epochs` that is the iteration-based loop.
+    """The length of the training in iterations.
+
+    Without `max_epochs` that is the iteration-based loop.
     """
     min_iters: int | None = Field(default=None, ge=1)
     """How many iterations are trained at least: until then a hook's request to stop waits."""
     min_epochs: int | None = Field(default=None, ge=1)
-    """Epochs before which no hook ends the run: its `run.stop` waits. Signals, commands and time
-    limits do not.
+    """Epochs before which no hook ends the run.
+
+    Its `run.stop` waits; signals, commands and time limits do not.
     """
     val_every: ValEvery = "1ep"
-    """How often to validate: "500it", "2ep", "0.5ep", "10m"; a bare number is epochs, or iterations
-    without `max_epochs`. With 0 the training has no validation.
+    """How often to validate: "500it", "2ep", "0.5ep", "10m".
+
+    A bare number is epochs, or iterations without `max_epochs`. With 0 the training has no
+    validation.
     """
     val_at_start: bool = False
     """Whether to validate before the first iteration, too."""
     accumulate: CountByEpoch = Field(
         default=1, validate_default=True, examples=[4, [[0, 1], ["3ep", 4]]]
     )
-    """How many batches an iteration adds up the gradients of, before the optimizer steps; or
-    several numbers with the epochs from which they hold.
+    """How many batches an iteration adds up the gradients of, before a step.
+
+    Or several numbers with the epochs from which they hold.
     """
     scale_lr: Literal["linear", "sqrt"] | None = Field(default=None, examples=["linear"])
-    """Where the batch size or `accumulate` changes, whether the learning rates change by the same
-    factor ("linear"), or by its square root ("sqrt").
+    """How the learning rates change where the batch size or `accumulate` does.
+
+    They change by the same factor ("linear"), or by its square root ("sqrt").
     """
     test: bool = False
-    """Whether to test once the training has finished, also where a hook has ended it early;
-    it needs `[data.test]`.
+    """Whether to test once the training has finished; it needs `[data.test]`.
+
+    It tests also where a hook has ended the training early.
     """
     limit_train: Limit | None = Field(default=None, examples=[100])
-    """How many batches of the training data make an epoch: a number (10),
-    or a share ("10%"); all if left out.
+    """How many batches of the training data make an epoch; all if left out.
+
+    It is a number (10), or a share ("10%").
     """
     limit_val: Limit | None = Field(default=None, examples=["10%"])
     """How many batches of the validation data a validation takes, as in `limit_train`."""
     limit_test: Limit | None = Field(default=None, examples=[100])
     """How many batches of the test data the test takes, as in `limit_train`."""
     overfit: Limit | None = Field(default=None, examples=[4])
-    """Train on the first so many batches alone, or a share of them ("1%"), in each epoch the same
-    ones, and validate on
-    them: a sanity check.
+    """Train on the first so many batches alone, and validate on them: a sanity check.
+
+    It is a number, or a share ("1%"). They are the same ones in each epoch.
     """
     sanity: bool = True
-    """Whether two batches are validated before the training,
-    so that a mistake there does not cost an epoch.
+    """Whether two batches are validated before the training.
+
+    A mistake there then does not cost an epoch.
     """
     device: Device = "auto"
     """Where to compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true", "fp64"] = (
         "fp32"
     )
-    """The precision of computation; "auto" is bf16 where the hardware computes in it, else fp32.
-    fp16 scales the loss.
+    """The precision of computation.
 
-    With "bf16-true", "fp16-true" and "fp64" the weights have that precision, too.
+    "auto" is bf16 where the hardware computes in it, else fp32. fp16 scales the loss. With
+    "bf16-true", "fp16-true" and "fp64" the weights have that precision, too.
     """
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = False
     """Whether `torch.compile` compiles the networks, or in which of its modes."""
     deterministic: bool | Literal["warn"] = False
-    """Whether only algorithms may be used that give the same bits each time; one that cannot ends
-    the run. With "warn" it warns, and the run goes on.
+    """Whether only algorithms may be used that give the same bits each time.
+
+    One that cannot ends the run. With "warn" it warns, and the run goes on.
     """
     cudnn_benchmark: bool = False
     """Whether cuDNN tries its algorithms out on each new shape and keeps the fastest."""
     on_nan: Literal["raise", "skip", "ignore"] = "raise"
     """The reaction to a loss that is not finite: end the run, leave that step out, or nothing."""
     max_skipped_steps: int = Field(default=25, ge=1)
-    """How many steps in a row of one optimizer `on_nan = "skip"` leaves out
-    before the run ends with an error.
+    """How many steps in a row `on_nan = "skip"` leaves out before the run fails.
+
+    Those of each optimizer are counted.
     """
     inference_mode: bool = False
-    """Whether `evaluate` and `predict` run in PyTorch's inference mode;
-    training cannot use the tensors they return.
+    """Whether `evaluate` and `predict` run in PyTorch's inference mode.
+
+    Training cannot use the tensors that they return.
     """
     budget: BudgetField | None = Field(default=None, examples=["5%"])
     """The budget of all hooks together, as `budget` of a hook."""
     detect_anomaly: bool = False
-    """Whether autograd's anomaly mode names the forward operation whose gradient is NaN;
-    it slows training down.
+    """Whether autograd's anomaly mode names the operation whose gradient is NaN.
+
+    It is one of the forward pass. The mode slows training down.
     """
     channels_last: bool = False
     """Whether images and weights use the channels_last memory format."""
@@ -228,52 +242,63 @@ class RunSection(Section):
 
 
 class DistributedSection(Section):
-    """How several processes train one model together; how many there are,
-    the command that starts them says.
+    """How several processes train one model together.
+
+    How many there are, the command that starts them says.
     """
 
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    """The part of the model in each process: the whole model ("ddp"),
-    or its share of every parameter ("fsdp").
+    """The part of the model in each process.
+
+    It is the whole model ("ddp"), or its share of every parameter ("fsdp").
     """
     backend: Literal["auto", "nccl", "gloo"] = "auto"
-    """The backend of the process group: "auto" is nccl on CUDA, else gloo. By gloo ranks can share
-    a GPU.
+    """The backend of the process group; "auto" is nccl on CUDA, else gloo.
+
+    By gloo ranks can share a GPU.
     """
     timeout: int = Field(default=600, ge=1)
     """Seconds that a process waits for the others before it gives them up."""
     units: list[str] | None = Field(default=None, examples=[["type:Block"], ["layers.*"]])
-    """With "fsdp": modules that are gathered one by one, by name or class; left out,
-    the network's repeated block.
+    """With "fsdp": modules that are gathered one by one, by name or class.
+
+    Left out, they are the network's repeated block.
     """
     replicas: int = Field(default=1, ge=1)
-    """With "fsdp": the copies of the model, each sharded over its share of
-    the processes (hybrid sharding).
+    """With "fsdp": the number of copies of the model (hybrid sharding).
+
+    Each is sharded over its share of the processes.
     """
     parallelize: str | None = Field(default=None, examples=["./net.py:plan"])
-    """With "fsdp": a function of model and mesh (data × tensor) that splits layers
-    by torch's `parallelize_module`.
+    """With "fsdp": a function of model and mesh that splits layers.
+
+    The mesh is data × tensor. It splits them by torch's `parallelize_module`.
     """
     tensor_parallel: int = Field(default=1, ge=1, validate_default=True, examples=[2])
-    """The processes over which `parallelize` splits layers;
-    they compute the same examples together.
+    """The processes over which `parallelize` splits layers.
+
+    They compute the same examples together.
     """
 
     find_unused_parameters: bool = False
-    """With "ddp": search each forward pass for parameters that get no gradient,
-    instead of failing; that takes time.
+    """With "ddp": search each forward pass for parameters that get no gradient.
+
+    Otherwise they are an error. The search takes time.
     """
     static_graph: bool = False
-    """With "ddp": rely on the same graph in every iteration,
-    as activation checkpointing may need it.
+    """With "ddp": rely on the same graph in every iteration.
+
+    Activation checkpointing may need it.
     """
     gradient_as_bucket_view: bool = False
-    """With "ddp": let gradients be views of what is averaged,
-    which saves memory of the size of all gradients.
+    """With "ddp": let gradients be views of what is averaged.
+
+    That saves memory of the size of all gradients.
     """
     sync_batch_norm: bool = False
-    """Replace batch norms by `torch.nn.SyncBatchNorm`,
-    whose statistics are those of all processes; requires a GPU.
+    """Replace batch norms by `torch.nn.SyncBatchNorm`; requires a GPU.
+
+    Its statistics are those of all processes.
     """
 
     _of_shares = make_value_validator(
@@ -320,8 +345,9 @@ class WriterSection(Component):
     """A writer: it carries what the run logs to somewhere else."""
 
     use: str = Field(examples=["tensorboard"])
-    """The class or function that creates it: a registered name,
-    "package.module:Name" or "./file.py:Name".
+    """The class or function that creates it.
+
+    It is a registered name, "package.module:Name" or "./file.py:Name".
     """
 
 
@@ -367,13 +393,15 @@ Searched = dict[
 
 
 class SweepSection(Section):
-    """The trials of `hookflow sweep`; `hookflow run` ignores it. It has `grid`, `random`, `optuna`,
-    or `folds`.
+    """The trials of `hookflow sweep`; `hookflow run` ignores it.
+
+    It has `grid`, `random`, `optuna`, or `folds`.
     """
 
     metric: str
-    """The metric of the validation by which trials are compared, e.g. "accuracy":
-    the best value of each run.
+    """The metric of the validation by which trials are compared, e.g. "accuracy".
+
+    The best value of each run counts.
     """
     mode: Literal["max", "min"] | None = None
     """Whether more or less of the metric is better; its name says it if left out."""
@@ -390,12 +418,14 @@ class SweepSection(Section):
     pruner: Literal["median", "halving", "hyperband"] | None = None
     """With `optuna`: which of its pruners ends trials early; none if left out."""
     trials: int | None = Field(default=None, ge=1, examples=[20])
-    """How many trials there are; a grid has as many as combinations. With `folds` each is one for
-    each fold.
+    """How many trials there are.
+
+    A grid has as many as combinations. With `folds` each is one for each fold.
     """
     folds: int | None = Field(default=None, ge=2, examples=[5])
-    """The folds of a cross-validation: each setting is trained once for each of them,
-    with its number as `${fold}`.
+    """The folds of a cross-validation.
+
+    Each setting is trained once for each of them, with its number as `${fold}`.
     """
     jobs: int = Field(default=1, ge=1)
     """How many trials train side by side on this machine; GPUs are shared out among them."""
@@ -418,8 +448,9 @@ class SweepSection(Section):
 
     @property
     def kind(self) -> str:
-        """Which of the three tables has the values;
-        a grid without keys where there are `folds` alone.
+        """Which of the three tables has the values.
+
+        It is a grid without keys where there are `folds` alone.
         """
         return next((name for name in ("grid", "random", "optuna") if getattr(self, name)), "grid")
 
@@ -485,31 +516,36 @@ class NotifySection(Section):
 
 
 class Firing(Section):
-    """When a hook fires, and in which parts of the network:
-    the keys that a hook and each of its points share.
+    """The keys that a hook and each of its points share.
+
+    They say when it fires, and in which parts of the network.
     """
 
     every: TriggerAmount | None = None
-    """How often to fire. A bare number counts the point's own unit, and of a hook at several points
-    iterations.
+    """How often to fire.
+
+    A bare number counts the point's own unit, and of a hook at several points iterations.
     """
     from_: TriggerAmount | None = Field(default=None, alias="from")
     """When to begin to fire."""
     until: TriggerAmount | None = None
     """When to cease to fire."""
     when: ConditionField | None = None
-    """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1";
-    it fires only where that holds.
+    """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1".
+
+    It fires only where that holds.
     """
     once: bool | None = Field(default=None, examples=[True])
-    """Whether to fire once in the whole run: the first time that all the others hold,
-    also where it is resumed.
+    """Whether to fire once in the whole run, also where it is resumed.
+
+    It fires the first time that all the others hold.
     """
     modules: list[str] | None = Field(
         default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]]
     )
-    """At module points: globs over the names of modules,
-    or over names of classes: "type:Conv2d".
+    """At module points: globs over the names of modules.
+
+    Or over names of classes: "type:Conv2d".
     """
     parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
     """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""
@@ -520,8 +556,9 @@ class Firing(Section):
     prepend: bool | None = Field(default=None, examples=[True])
     """At module points: whether to fire before the hooks that the model has registered itself."""
     always_call: bool | None = Field(default=None, examples=[True])
-    """At `forward`: whether to fire after an exception in the module too,
-    with None as the output.
+    """At `forward`: whether to fire after an exception in the module, too.
+
+    The output is None then.
     """
 
 
@@ -534,16 +571,19 @@ class BindingSpec(Firing, _At):
     """A hook at one point: when it fires there, and who stands before and after it."""
 
     after: list[str] = Field(default=[], examples=[["ema"]])
-    """Hooks or groups ("group:NAME") that fire earlier at this point;
+    """Hooks or groups ("group:NAME") that fire earlier at this point.
+
     "name?" if it may be missing.
     """
     before: list[str] = Field(default=[], examples=[["checkpoint?"]])
-    """Hooks or groups ("group:NAME") that fire later at this point;
+    """Hooks or groups ("group:NAME") that fire later at this point.
+
     "name?" if it may be missing.
     """
     offload: bool | Literal["auto", "process"] | None = None
-    """Whether it fires in the thread or process of its hook here;
-    as the hook's `offload` says if left out.
+    """Whether it fires in the thread or process of its hook here.
+
+    As the hook's `offload` says if left out.
     """
 
 
@@ -551,8 +591,9 @@ PointItem = NameOr[str, BindingSpec]
 
 
 class OwnPoint(Section):
-    """A point of the pipeline's own, which a task or a hook fires:
-    `run.fire("after_densify", count)`.
+    """A point of the pipeline's own.
+
+    A task or a hook fires it: `run.fire("after_densify", count)`.
     """
 
     follows: str
@@ -583,11 +624,13 @@ class _Node(Section):
     phase: Literal["first", "early", "normal", "late", "last"] | None = None
     """A place in the order that needs no neighbour's name; what the class says if left out."""
     after: list[str] = Field(default=[], examples=[["ema"]])
-    """Hooks or groups ("group:NAME") that fire earlier wherever both are bound;
+    """Hooks or groups ("group:NAME") that fire earlier wherever both are bound.
+
     "name?" if it may be missing.
     """
     before: list[str] = Field(default=[], examples=[["checkpoint?"]])
-    """Hooks or groups ("group:NAME") that fire later wherever both are bound;
+    """Hooks or groups ("group:NAME") that fire later wherever both are bound.
+
     "name?" if it may be missing.
     """
     requires: list[str] = Field(default=[])
@@ -595,20 +638,24 @@ class _Node(Section):
     reads: Slots | None = Field(default=None, examples=[["model"]])
     """The slots of run state that it reads, or those by method; what the class says if left out."""
     writes: Slots | None = Field(default=None, examples=[{"around_val": ["model"]}])
-    """The slots of run state that it writes, or those by method;
-    what the class says if left out.
+    """The slots of run state that it writes, or those by method.
+
+    What the class says if left out.
     """
     ranks: Literal["zero", "all"] | None = None
-    """On which of several processes to fire: on rank "zero" alone, or on "all";
-    what the class says if left out.
+    """On which of several processes to fire: on rank "zero" alone, or on "all".
+
+    What the class says if left out.
     """
     ambiguous_with: list[str] = Field(default=[])
-    """Hooks or groups that touch a slot with this one in whatever order:
+    """Hooks or groups that touch a slot with this one in whatever order.
+
     `check` does not report the pair.
     """
     points: list[PointItem] | None = Field(default=None, min_length=1)
-    """Where to fire, as names of points or tables with `at`;
-    wherever the class has a method if left out.
+    """Where to fire, as names of points or tables with `at`.
+
+    Wherever the class has a method if left out.
     """
 
 
@@ -618,38 +665,47 @@ class HookNode(Firing, _Node):
     enabled: bool = True
     """Whether the hook takes part at all."""
     default: bool = False
-    """Whether it is a default hook, as recorded pipelines say:
-    it gives way to another hook of its class.
+    """Whether it is a default hook, as recorded pipelines say.
+
+    It gives way to another hook of its class.
     """
     on_error: Literal["raise", "disable", "ignore"] = "raise"
-    """The reaction to an error inside the hook: end the run, switch the hook off,
-    or nothing but be recorded.
+    """The reaction to an error inside the hook.
+
+    The run ends, the hook is switched off, or the error is only recorded.
     """
     retry: int = Field(default=0, ge=0, examples=[2])
-    """How often a firing that raises is called again, at once, before `on_error` counts: for a
-    service that is at times out of reach. Not for a hook that changes the run's own state.
+    """How often a firing that raises is called again, before `on_error` counts.
+
+    It is called again at once, for a service that is at times out of reach. It is not for a hook
+    that changes the run's own state.
     """
     budget: BudgetField | None = Field(default=None, examples=["1%", "0.2ms"])
-    """How much of the iterations' time it may take before a warning: a share,
-    or a time per iteration.
+    """How much of the iterations' time it may take before a warning.
+
+    It is a share, or a time per iteration.
     """
     over_budget: Literal["warn", "throttle"] = "warn"
-    """The consequence of taking more: a warning,
-    or it skips firings until it is within its budget.
+    """The consequence of taking more than the budget.
+
+    It is a warning, or it skips firings until it is within its budget.
     """
     offload: bool | Literal["auto", "process"] = False
-    """Whether it fires in a thread of its own, or in a "process", on copies of what it reads;
-    "auto": in a thread if it can.
+    """Whether it fires in a thread of its own, or in a "process".
+
+    It fires on copies of what it reads. "auto": in a thread if it can.
     """
     queue: int = Field(default=2, ge=1)
     """The firings of an offloaded hook that may wait for its thread or process."""
     when_full: Literal["wait", "drop", "coalesce"] = "wait"
-    """A firing that finds the queue full waits, is dropped,
-    or takes the place of the oldest one there.
+    """What becomes of a firing that finds the queue full.
+
+    It waits, is dropped, or takes the place of the oldest one there.
     """
     timeout: SecondsField | None = Field(default=None, examples=["30s"])
-    """How long a firing of an offloaded hook may take until it is given up,
-    and treated as `on_error` says.
+    """How long a firing of an offloaded hook may take until it is given up.
+
+    It is then treated as `on_error` says.
     """
 
     _over_a_budget = make_value_validator(
@@ -661,6 +717,7 @@ class HookNode(Firing, _Node):
 
 class GroupSection(Section):
     """A group of hooks.
+
     In `after`, `before` and `ambiguous_with`, `group:NAME` means each of them.
     """
 
@@ -679,26 +736,31 @@ class Pipeline(Section):
     """A whole pipeline file."""
 
     extends: str | None = Field(default=None, examples=["base.toml"])
-    """Another pipeline file that this one is built on, relative to this one;
-    keys given here override it.
+    """Another pipeline file that this one is built on, relative to this one.
+
+    Keys given here override it.
     """
     unset: list[str] = Field(default=[], examples=[["data.train.loader.batch_size"]])
-    """Keys of the file that this one `extends` which are taken away before the
-    keys given here are laid over it.
+    """Keys of the file that this one `extends` which are taken away.
+
+    Then the keys given here are laid over it.
     """
     run: RunSection
     """How long, where and how."""
     model: OneOrSeveral[ModelSection]
-    """The network: called with `args`, it returns a `torch.nn.Module`. Several have names:
-    `[model.generator]`.
+    """The network; called with `args`, it returns a `torch.nn.Module`.
+
+    Several have names: `[model.generator]`.
     """
     optimizer: OneOrSeveral[OptimizerSection]
-    """The optimizer: called with the parameters and `args`. Several have names:
-    `[optimizer.generator]`.
+    """The optimizer; called with the parameters and `args`.
+
+    Several have names: `[optimizer.generator]`.
     """
     task: Component = Component(use="hookflow.zoo.tasks:Classification")
-    """The task, by which a batch becomes a loss: a class,
-    or a function of the run and the batch.
+    """The task, by which a batch becomes a loss.
+
+    It is a class, or a function of the run and the batch.
     """
     data: DataSection
     """Where the batches come from."""
@@ -707,13 +769,17 @@ class Pipeline(Section):
     points: dict[str, OwnPoint] = Field(default={})
     """Points of the pipeline's own, by name."""
     writers: dict[FolderName, WriterSection] = Field(default={})
-    """Where else what the run logs is written, by name:
-    `[writers.tb]` with `use = "tensorboard"`.
+    """Where else what the run logs is written, by name.
+
+    `[writers.tb]` with `use = "tensorboard"` is one.
     """
     notify: NotifySection | None = None
     """Where notifications of the run are sent, and about what; nowhere if left out."""
     sweep: SweepSection | None = None
-    """The trials of `hookflow sweep`; `hookflow run` ignores it."""
+    """The trials of `hookflow sweep`; `hookflow run` ignores it.
+
+    It has `grid`, `random`, `optuna`, or `folds`.
+    """
     groups: dict[GroupName, GroupSection] = Field(default={})
     """Groups of hooks by name, which `group:NAME` means where hooks are named."""
     hooks: dict[HookName, HookNode] = Field(default={})
@@ -757,8 +823,9 @@ class Pipeline(Section):
 
     @property
     def val_intervals(self) -> dict[str, Interval]:
-        """How often to validate on each set of validation data,
-        by its name in `data`; 0 is never.
+        """How often to validate on each set of validation data, by its name in `data`.
+
+        0 is never.
         """
         result = {}
         for name, source in self.data.sources(["val"]).items():

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
@@ -110,6 +111,14 @@ class TestTheBestCheckpoint:
             hook.after_val(run)
             saved_at += [k] * len(run.saved)
         assert saved_at == best_at
+
+    @pytest.mark.parametrize(
+        "metrics", [("val/loss", "val_loss"), ("loss + kl", "loss - kl"), ("loss", "loss-2")]
+    )
+    def test_of_two_metrics_have_two_names(self, metrics: tuple[str, str]) -> None:
+        monitor = dict.fromkeys(metrics, "min")
+        with pytest.raises(ValueError, match=r"the best by .* both go by"):
+            Checkpoint.check_arguments({"monitor": monitor, "top": 2})
 
     def test_of_several_metrics_have_ranks(self) -> None:
         run: Any = StandIn()
@@ -263,6 +272,14 @@ class TestSpikeGuard:
         guard.after_train_iter(run)
         assert len(run.stopped) == 1
 
+    def test_a_resumed_run_that_has_less_patience_stops_at_its_next_spike(self) -> None:
+        run: Any = StandIn(batch_weight=1)
+        guard = SpikeGuard(window=2, patience=3)
+        guard.load_state_dict({"losses": [1.0, 1.0], "in_a_row": 5})
+        guard.after_forward(run, {"loss": torch.tensor(9.0)})
+        guard.after_train_iter(run)
+        assert len(run.stopped) == 1
+
     def test_a_task_without_a_loss_or_with_several_is_refused(self) -> None:
         """A step that is skipped would be the wrong one, and a window would hold losses of both."""
         run: Any = StandIn(
@@ -329,6 +346,22 @@ class TestLRFinder:
         assert_same(dict(state["model"]), dict(Counts().state_dict()))
         assert not state["optimizer"]["state"]
         assert [group["initial_lr"] for group in state["optimizer"]["param_groups"]] == [0.02, 0.1]
+
+    def test_a_negative_loss_is_no_divergence_until_it_rises(self) -> None:
+        """A log-likelihood of densities, say: the sweep goes on while it falls."""
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        run: Any = StandIn(net, optimizer, batch_weight=1)
+        finder = LRFinder(iters=10)
+        finder.before_train(run)
+        for loss in (-1.0, -1.1, -1.5, -3.0):
+            finder.before_train_iter(run)
+            finder.after_train_iter(run, {"loss": torch.tensor(loss)})
+        assert (finder.steps, run.stopped) == (4, [])
+        finder.before_train_iter(run)
+        finder.after_train_iter(run, {"loss": torch.tensor(300.0)})
+        (message,) = run.stopped
+        assert "the sweep diverged at" in message
 
     def test_it_stops_where_the_loss_diverges_or_suggests_its_valley(
         self, trained: Trained, new_run: NewRun

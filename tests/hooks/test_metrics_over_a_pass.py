@@ -18,8 +18,8 @@ import hookflow
 from hookflow import Hook
 from hookflow.errors import UserError
 from hookflow.hooks.base import Slots
-from hookflow.hooks.builtin.metrics import Accuracy, ConfusionMatrix, Metrics, counts
-from hookflow.hooks.builtin.scores import activation_of
+from hookflow.hooks.builtin.metrics import Accuracy, ConfusionMatrix, Metrics, count_confusions
+from hookflow.hooks.builtin.scores import find_activation
 from tests.hooks.stand_ins import StandIn
 from tests.support.metric_cases import (
     at_once,
@@ -151,7 +151,9 @@ def test_a_confusion_matrix_of_batches_is_that_of_the_whole_set(kind: str, size:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
 def test_small_integers_count_as_large_ones(dtype: torch.dtype) -> None:
     target = torch.arange(100, dtype=dtype)
-    assert torch.equal(counts(torch.arange(100), target, 100), torch.eye(100, dtype=torch.int64))
+    assert torch.equal(
+        count_confusions(torch.arange(100), target, 100), torch.eye(100, dtype=torch.int64)
+    )
 
 
 @pytest.mark.parametrize("use", TORCHMETRICS)
@@ -171,7 +173,7 @@ def test_scores_of_every_metric_of_classes_are_never_taken_for_something_else(us
             hook.after_val_iter({"logits": rows, "target": wanted})
         made.append(hook.made["it"].compute())
     by_hand = getattr(torchmetrics.classification, use)(**arguments(use))
-    activation = activation_of(by_hand)
+    activation = find_activation(by_hand)
     if activation is not None:
         logits = logits.sigmoid() if activation == "sigmoid" else logits.softmax(1)
     by_hand.update(logits, target)

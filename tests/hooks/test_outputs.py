@@ -574,6 +574,14 @@ def test_targets_that_are_no_classes_are_not_mixed(hook: Mixup, targets: Tensor)
         hook.before_train_iter(Replaced(), (IMAGES, targets))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("batch", [object(), 3, {"images": IMAGES, "classes": None}, (IMAGES,)])
+def test_a_batch_that_is_no_pair_of_tensors_is_not_mixed(batch: Any) -> None:
+    hook = Mixup(classes=4)
+    hook.name = "mix"
+    with pytest.raises(UserError, match='hook "mix" mixes batches of inputs and classes'):
+        hook.before_train_iter(Replaced(), batch)  # type: ignore[arg-type]
+
+
 def test_a_mixed_batch_is_of_the_type_of_the_batch() -> None:
     class Pair(NamedTuple):
         images: Tensor

@@ -20,7 +20,7 @@ from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin import log, metrics, statistics
 from hookflow.hooks.builtin.gradients import GradNorm
 from hookflow.hooks.builtin.log import LRMonitor, Throughput
-from hookflow.hooks.builtin.memory import BYTES_PER_MIB, memory
+from hookflow.hooks.builtin.memory import BYTES_PER_MIB, measure_memory
 from hookflow.hooks.builtin.statistics import ActivationStats, ParamStats
 from hookflow.hooks.tensors import EpochSums, Window, sum_dtype
 from hookflow.runner.distributed.consensus import RUN_COMMANDS
@@ -160,11 +160,11 @@ class TestThroughput:
 
 
 def test_the_memory_is_that_of_this_process() -> None:
-    before = memory(torch.device("cpu"))
+    before = measure_memory(torch.device("cpu"))
     assert before.keys() == {"rss"}
     block = bytearray(64 * BYTES_PER_MIB)
     block[::4096] = b"x" * len(block[::4096])  # or the system would not give it any memory yet
-    assert memory(torch.device("cpu"))["rss"] - before["rss"] > 48
+    assert measure_memory(torch.device("cpu"))["rss"] - before["rss"] > 48
 
 
 def commit_in(folder: Path) -> str:
@@ -295,23 +295,25 @@ class TestConfusion:
     predicted = torch.tensor([0, 1, 1, 2, 0, 2, 1])
 
     def test_the_counts_are_those_by_hand_in_text_and_image(self) -> None:
-        assert metrics.counts(self.predicted, self.target, 3).tolist() == [
+        assert metrics.count_confusions(self.predicted, self.target, 3).tolist() == [
             [1, 1, 0],
             [0, 1, 0],
             [1, 0, 2],
         ]
         assert (
-            metrics.counts(self.predicted.reshape(1, 7, 1), self.target.reshape(1, 7, 1), 3).sum()
+            metrics.count_confusions(
+                self.predicted.reshape(1, 7, 1), self.target.reshape(1, 7, 1), 3
+            ).sum()
             == 6
         )
-        matrix = metrics.counts(self.predicted, self.target, 3)
-        assert metrics.text(matrix.tolist(), ["cat", "dog", "cow"]).splitlines() == [
+        matrix = metrics.count_confusions(self.predicted, self.target, 3)
+        assert metrics.format_matrix(matrix.tolist(), ["cat", "dog", "cow"]).splitlines() == [
             "    cat dog cow",
             "cat   1   1   0",
             "dog   0   1   0",
             "cow   1   0   2",
         ]
-        image = metrics.image(matrix)
+        image = metrics.draw_matrix(matrix)
         assert (
             image.shape == (159, 159)
             and image[0, 0] == 0.5
@@ -319,7 +321,9 @@ class TestConfusion:
         )
         matrix = torch.eye(100, dtype=torch.int64) * 9
         matrix[3, 7], matrix[8, 2] = 4, 5
-        assert metrics.text(matrix.tolist(), [f"c{k}" for k in range(100)]).splitlines() == [
+        assert metrics.format_matrix(
+            matrix.tolist(), [f"c{k}" for k in range(100)]
+        ).splitlines() == [
             "     5 × c8 taken for c2",
             "     4 × c3 taken for c7",
         ]
@@ -349,7 +353,7 @@ class TestImages:
 
     def test_a_grid_has_every_image_in_its_place(self) -> None:
         shown = torch.arange(1.0, 4)[:, None, None, None].expand(3, 1, 2, 2)
-        assert statistics.grid(shown, 2)[0].tolist() == [
+        assert statistics.make_grid(shown, 2)[0].tolist() == [
             [1, 1, 0, 2, 2],
             [1, 1, 0, 2, 2],
             [0, 0, 0, 0, 0],

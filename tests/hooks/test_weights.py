@@ -22,6 +22,7 @@ from hookflow.hooks.builtin.freeze import Freeze, Prune, frozen_norms, frozen_pa
 from hookflow.hooks.builtin.memory import ActivationCheckpoint, find_outermost_modules
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.tensors import named_parameters
+from hookflow.pipeline.by_epoch import EpochLengths
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
 from hookflow.runner.iteration import update
@@ -330,6 +331,22 @@ class TestActivationCheckpoint:
         assert "forward" not in vars(net[0])
         assert calls == [True, True, False]
 
+    def test_a_forward_pass_that_somebody_has_put_into_a_module_is_there_again_afterwards(
+        self,
+    ) -> None:
+        net = nn.Sequential(nn.Linear(4, 4))
+
+        def forward(inputs: Tensor) -> Tensor:
+            return inputs + 1
+
+        net[0].forward = forward  # type: ignore[method-assign]
+        hook = ActivationCheckpoint(["0"])
+        hook.before_run(StandIn(net))  # type: ignore[arg-type]
+        assert net[0].forward is not forward
+        assert torch.equal(net(torch.zeros(4)), torch.ones(4))
+        hook.after_run()
+        assert net[0].forward is forward
+
     def test_of_modules_inside_one_another_the_outermost_is_wrapped(self) -> None:
         net = Net()
         assert find_outermost_modules(net, ["body*"]) == [net.body]
@@ -626,3 +643,26 @@ def test_precise_statistics_do_not_hang_on_the_momentum(momentum: float | None) 
     torch.testing.assert_close(norm.running_mean, points.mean(0))
     torch.testing.assert_close(norm.running_var, points.var(0))
     assert norm.num_batches_tracked == 0
+
+
+@pytest.mark.parametrize(
+    ("every", "samples"), [("1ep", [8, 11, 14]), ("2ep", [8, 14]), (4, [8, 12])]
+)
+def test_samples_of_an_average_follow_epochs_of_different_lengths(
+    every: int | str, samples: list[int]
+) -> None:
+    """Two epochs have four iterations each, and the others three."""
+    lengths = EpochLengths(((0, 4), (2, 3)))
+    net = nn.Linear(2, 1)
+    run: Any = StandIn(net, epoch_lengths=lengths, max_iters=14)
+    hook = SWA(begin="1ep", every=every)
+    hook.name = "swa"
+    hook.before_train(run)
+    sampled = []
+    for iteration in range(1, 15):
+        run.iter = iteration
+        before = hook.updates
+        hook.after_train_iter(run)
+        if hook.updates > before:
+            sampled.append(iteration)
+    assert sampled == samples

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from hookflow.errors import Problem, UserError, first_few
+from hookflow.graph.schedule import Measure
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.schedules import Progress, count_iterations
 from hookflow.hooks.capabilities import HookCapabilities
@@ -29,8 +30,9 @@ from hookflow.hooks.tensors import (
     sum_dtype,
 )
 from hookflow.hooks.weight_average import WeightAverageHook
-from hookflow.metric_mode import MODE_MEANING, Mode
+from hookflow.metric_mode import MODE_MEANING, Mode, compute_gain
 from hookflow.numbers import format_count
+from hookflow.pipeline.amounts import parse_amount
 from hookflow.pipeline.by_epoch import batches_by_epoch
 
 if TYPE_CHECKING:
@@ -53,12 +55,12 @@ AVERAGE_WRITES["before_save_checkpoint"] = ("checkpoint.model_{name}",)
 
 @dataclass(eq=False, kw_only=True)
 class Average(WeightAverageHook):
-    """An average of the real and complex weights and buffers, from `begin` on; a subclass says how
-    it moves.
+    """The base of an average of the real and complex weights and buffers.
 
-    The average of a tensor of fewer than 32 bits is kept in float32, that of complex32 in
-    complex64: a step of an average is far smaller than what bfloat16 can tell apart. Until there is
-    an average, the weights themselves are validated and tested.
+    It begins at `begin`; a subclass says how it moves. The average of a tensor of fewer than 32
+    bits is kept in float32, that of complex32 in complex64: a step of an average is far smaller
+    than what bfloat16 can tell apart. Until there is an average, the weights themselves are
+    validated and tested.
     """
 
     capabilities = HookCapabilities(validates_average=True)
@@ -162,15 +164,9 @@ class Average(WeightAverageHook):
             return
         for metric, mode in self.modes.items():
             value = read_latest_metric(run, metric)
-            if mode == "max":
-                sign = 1
-            else:
-                sign = -1
-            if (
-                value is not None
-                and math.isfinite(value)
-                and (self.best is None or sign * value > sign * self.best)
-            ):
+            if value is None or not math.isfinite(value):
+                continue
+            if self.best is None or compute_gain(value, self.best, mode) > 0:
                 self.best = value
                 run.save_checkpoint(f"best-{self.name}")
 
@@ -386,13 +382,13 @@ def _is_averaged(value: Any) -> bool:
 
 @dataclass(eq=False)
 class EMA(Average):
-    """Averages the weights (and real and complex buffers) after each optimizer step; validates and
-    tests the average.
+    """Averages the weights after each optimizer step; validates and tests the average.
 
-    The average starts as a copy of the weights when `begin` is reached. Its momentum is annealed so
-    that it soon forgets them: at step n it moves by no less than `gamma` / (`gamma` + n). Before
-    `begin` the weights themselves are validated. A checkpoint keeps the average as `model_<hook's
-    name>`, a plain state_dict beside the trained weights.
+    Real and complex buffers are averaged, too. The average starts as a copy of the weights when
+    `begin` is reached. Its momentum is annealed so that it soon forgets them: at step n it moves by
+    no less than `gamma` / (`gamma` + n). Before `begin` the weights themselves are validated. A
+    checkpoint keeps the average as `model_<hook's name>`, a plain state_dict beside the trained
+    weights.
 
     Where there are several models it averages all of them, or `model` alone; at each step of an
     optimizer of theirs.
@@ -459,8 +455,7 @@ class EMA(Average):
 
 @dataclass(eq=False)
 class SWA(Average):
-    """Averages the weights, one sample every `every` from `begin` on; validates and tests the
-    average.
+    """Averages samples of the weights from `begin` on; validates and tests the average.
 
     Buffers are those of the last sample, so that the statistics of batch norms are not those of the
     mean: let `precise_bn` estimate them anew before each validation. Where there are batch norms
@@ -482,12 +477,22 @@ class SWA(Average):
 
     def before_train(self, run: Run) -> None:
         super().before_train(run)
-        self.period = max(1, count_iterations(self.every, run))
+        self.period = self._measure_period(run)
         self._warn_of_batch_norms(run)
+
+    def _measure_period(self, run: Run) -> Measure:
+        """Return `every` in iterations: epochs exactly, which may differ in length."""
+        count = max(1, count_iterations(self.every, run))
+        if self.every != 0:
+            amount = parse_amount(self.every)
+            if amount.unit == "ep":
+                return Measure.of_epochs(amount.value, run.epoch_lengths)
+        return Measure("it", count, 1)
 
     def after_train_iter(self, run: Run) -> None:
         """Sample the weights, once an iteration however many optimizers step in it."""
-        if run.iter <= self.first or run.iter % self.period:
+        is_due = self.period.multiple(run.iter) > self.period.multiple(run.iter - 1)
+        if run.iter <= self.first or not is_due:
             return
         if not self.average:
             self.start(run)
@@ -560,15 +565,15 @@ def _check_can_be_read_again(source: Any, is_within_epoch: bool) -> None:
 
 @dataclass(eq=False)
 class PreciseBN(Hook):
-    """Recomputes the running statistics of batch norms before each validation, from training
-    batches.
+    """Recomputes the running statistics of batch norms before each validation.
 
-    They become the mean and the unbiased variance of each norm's inputs over all examples, with the
-    present weights. A moving average would mix them with those of earlier weights. Where an average
-    of the weights is validated, they are those of the average. The network computes as in
-    evaluation, in the run's precision, but that the norms use each batch's own statistics. The
-    batches are the first ones of the epoch that comes next; each rank takes its own, and all are
-    counted together. Norms that are in eval mode, as frozen ones, are left alone.
+    It takes them from training batches. They become the mean and the unbiased variance of each
+    norm's inputs over all examples, with the present weights. A moving average would mix them with
+    those of earlier weights. Where an average of the weights is validated, they are those of the
+    average. The network computes as in evaluation, in the run's precision, but that the norms use
+    each batch's own statistics. The batches are the first ones of the epoch that comes next; each
+    rank takes its own, and all are counted together. Norms that are in eval mode, as frozen ones,
+    are left alone.
     """
 
     capabilities = HookCapabilities(
@@ -655,12 +660,12 @@ def compute_moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tens
 
 
 class SyncBuffers(Hook):
-    """Averages real and complex buffers (batch-norm statistics) over all ranks after each backward
-    pass.
+    """Averages the buffers, such as statistics of batch norms, over all ranks.
 
-    Without it every rank has the running statistics of rank 0, which has seen its share of the
-    batches alone; the ranks have the same in either case. A rank counts alike, whatever its
-    examples. It costs one small all-reduce an iteration, and nothing where there is one rank.
+    It does so after each backward pass, for real and complex buffers. Without it every rank has the
+    running statistics of rank 0, which has seen its share of the batches alone; the ranks have the
+    same in either case. A rank counts alike, whatever its examples. It costs one small all-reduce
+    an iteration, and nothing where there is one rank.
     """
 
     reads: ClassVar[Slots] = {"after_backward": ("model",)}
@@ -671,16 +676,15 @@ class SyncBuffers(Hook):
             return
         import torch
 
-        complex_buffers = [
-            torch.view_as_real(buffer) for buffer in run.model.buffers() if buffer.is_complex()
-        ]
-        buffers = [
-            buffer for buffer in run.model.buffers() if buffer.is_floating_point()
-        ] + complex_buffers
+        buffers = []
+        for buffer in run.model.buffers():
+            if buffer.is_floating_point():
+                buffers.append(buffer)
+            elif buffer.is_complex():
+                buffers.append(torch.view_as_real(buffer))
         if not buffers:
             return
         means = run.mean(torch.cat([buffer.flatten().double() for buffer in buffers]))
-        for buffer, mean in zip(
-            buffers, torch.split(means, [buffer.numel() for buffer in buffers]), strict=True
-        ):
+        parts = torch.split(means, [buffer.numel() for buffer in buffers])
+        for buffer, mean in zip(buffers, parts, strict=True):
             buffer.copy_(mean.view_as(buffer))

@@ -9,7 +9,6 @@ import hashlib
 import math
 import re
 import sys
-from bisect import bisect
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from hookflow.hooks.checkpoint_files import frozen_in, not_averages, read_weight
 from hookflow.hooks.copy_place import PLACE_NAMES, format_place
 from hookflow.hooks.monitored import monitored_mode, read_latest_metric, read_logged_value
 from hookflow.hooks.tensors import enter_evaluation, first_tensor, is_sharded
-from hookflow.metric_mode import MODE_MEANING, Mode, is_formula
+from hookflow.metric_mode import MODE_MEANING, Mode, compute_gain, is_formula
 from hookflow.numbers import parse_size
 from hookflow.pipeline.registry import missing_package
 
@@ -60,12 +59,12 @@ def _check_trail(written: str | None) -> str | None:
 
 @dataclass(eq=False)
 class Checkpoint(Hook):
-    """Saves `last` after each epoch (or iteration, where it is bound to that), and the best by
-    validation metrics.
+    """Saves `last` after each epoch, and the best by validation metrics.
 
-    The best go by `best`, `best-2`, …; where several metrics are watched, by `best-accuracy`,
-    `best-accuracy-2`, … Bound to `on_exception`, it saves what stands when something raises, apart
-    from what a run resumes from.
+    Bound to `after_train_iter`, it saves `last` after each iteration. The best go by `best`,
+    `best-2`, …; where several metrics are watched, by `best-accuracy`, `best-accuracy-2`, … Bound
+    to `on_exception`, it saves what stands when something raises, apart from what a run resumes
+    from.
 
     With `stage = "train"` the best go by numbers that the training has logged by the end of an
     epoch, such as `loss_epoch` of `log` with `mean = "epoch"`: for a run without validation data.
@@ -212,15 +211,17 @@ class Checkpoint(Hook):
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
-        if not _read_modes(args.get("monitor"), args.get("mode")) and args.get("restore_best"):
+        modes = _read_modes(args.get("monitor"), args.get("mode"))
+        if not modes and args.get("restore_best"):
             raise ValueError("restore_best needs monitor, the metric that says which are best")
-        if not _read_modes(args.get("monitor"), args.get("mode")) and args.get("weights_only"):
+        if not modes and args.get("weights_only"):
             raise ValueError(
                 "weights_only is for the best: it needs monitor, the metric that says which are"
                 " best"
             )
+        _check_best_names(modes, args.get("top", 1))
         if args.get("copy_to") is not None:
-            _check_place(args["copy_to"], _read_modes(args.get("monitor"), args.get("mode")))
+            _check_place(args["copy_to"], modes)
         if args.get("trail") and args.get("keep") == "all":
             raise ValueError('keep = "all" leaves nothing for a trail: leave one of the two out')
 
@@ -238,17 +239,18 @@ class Checkpoint(Hook):
     def _rank(self, run: Run, values: Mapping[str, float]) -> None:
         """Ask for a save by the name of each metric whose value is among the best."""
         for metric, value in values.items():
-            sign = 1
-            if self.modes[metric] == "max":
-                sign = -1
+            if not math.isfinite(value):
+                continue
             best = self.best[metric]
-            rank = bisect([sign * other for other, _ in best], sign * value)
-            if rank == self.top or not math.isfinite(value):
+            mode = self.modes[metric]
+            rank = 0
+            while rank < len(best) and compute_gain(value, best[rank][0], mode) <= 0:
+                rank += 1
+            if rank == self.top:
                 continue
             best.insert(rank, (value, run.iter))
             del best[self.top :]
-            first = self.best_by(metric)
-            names = [first, *(f"{first}-{k}" for k in range(2, self.top + 1))]
+            names = list_ranks(self.best_by(metric), self.top)
             down = {names[k]: best[k][1] for k in range(rank + 1, len(best))}
             run.save_checkpoint(names[rank], moved=down, keep=self.newest)
 
@@ -290,10 +292,26 @@ def list_best_names(modes: Mapping[str, Mode], top: int) -> tuple[str, ...]:
     """Return every name that the best checkpoints get: `top` by each of the metrics."""
     names: list[str] = []
     for metric in modes:
-        first = name_best(metric, modes)
-        names.append(first)
-        names += (f"{first}-{k}" for k in range(2, top + 1))
+        names += list_ranks(name_best(metric, modes), top)
     return tuple(names)
+
+
+def list_ranks(best: str, top: int) -> list[str]:
+    """Return the names of the best checkpoints by one metric: `best`, `best-2` and so on."""
+    return [best, *(f"{best}-{k}" for k in range(2, top + 1))]
+
+
+def _check_best_names(modes: Mapping[str, Mode], top: int) -> None:
+    """Raise ValueError for two metrics whose best checkpoints would go by the same name."""
+    metric_by_name: dict[str, str] = {}
+    for metric in modes:
+        for name in list_ranks(name_best(metric, modes), top):
+            other = metric_by_name.setdefault(name, metric)
+            if other != metric:
+                raise ValueError(
+                    f'the best by "{other}" and by "{metric}" both go by {name}: monitor one of'
+                    " them by a hook of its own"
+                )
 
 
 def _number_kept(keep: int | str) -> int:
@@ -350,13 +368,12 @@ DIGITS = 8
 
 @dataclass(eq=False)
 class Export(Hook):
-    """Writes weights of a checkpoint at the end of the run, with the first digits of their SHA-256
-    in the name.
+    """Writes weights of a checkpoint as files for others at the end of the run.
 
-    `checkpoint` is the name of the checkpoint, such as `best`; `weights` which of its weights, such
-    as `model_ema` for the average of a hook called ema. The file is
-    `<checkpoint>-<weights>-1a2b3c4d.pt`; one of that name that is there holds the same, and those
-    of other runs stay. The formats:
+    Each name has the first digits of the file's SHA-256. `checkpoint` is the name of the
+    checkpoint, such as `best`; `weights` which of its weights, such as `model_ema` for the average
+    of a hook called ema. The file is `<checkpoint>-<weights>-1a2b3c4d.pt`; one of that name that is
+    there holds the same, and those of other runs stay. The formats:
 
     - `state_dict`: what `torch.save` writes of a state_dict, for `torch.load(…,
       weights_only=True)`;
@@ -427,34 +444,41 @@ class Export(Hook):
             return
         weights = read_weights(source, self.weights)
         folder = self._find_folder(run)
+        name = f"{self.checkpoint}-{self.weights}"
         for format_ in self.formats:
-            written = folder / f".{self.checkpoint}-{self.weights}{SUFFIX_BY_FORMAT[format_]}"
+            suffix = SUFFIX_BY_FORMAT[format_]
+            unnamed = folder / f".{name}{suffix}"
             if format_ == "torch_export":
-                model = run.models.get(self.weights.removeprefix("model_"), run.model)
-                inputs = first_tensor(next(iter(run.data["train"].epoch(0))))
-                if inputs is None:
-                    message = (
-                        "torch_export needs a tensor in the batch, to see what the network does"
-                        " with it"
-                    )
-                    raise UserError(Problem(message))
-                whole = with_frozen(weights, frozen_in(source, self.weights), model)
-                write_exported(model, inputs, whole, written)
+                self._write_network(run, source, weights, unnamed)
             elif format_ == "safetensors":
-                write_safetensors(weights, written)
+                write_safetensors(weights, unnamed)
             else:
                 # `torch.save` to a path would write its name into the file. To an open file, the
                 # same weights give the same bytes.
-                with written.open("wb") as file:
+                with unnamed.open("wb") as file:
                     torch.save(weights, file)
-            with written.open("rb") as file:
+            with unnamed.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
-            path = written.replace(
-                folder / f"{written.stem[1:]}-{digest}{SUFFIX_BY_FORMAT[format_]}"
+            path = unnamed.replace(folder / f"{name}-{digest}{suffix}")
+            message = f"exported {path}"
+            note = not_averages(source, self.weights)
+            if note:
+                message += f"; {note}"
+            run.say(message)
+
+    def _write_network(
+        self, run: Run, source: Path, weights: Mapping[str, Tensor], path: Path
+    ) -> None:
+        """Write the network with weights of a checkpoint, as `torch_export` has it."""
+        model = run.models.get(self.weights.removeprefix("model_"), run.model)
+        inputs = first_tensor(next(iter(run.data["train"].epoch(0))))
+        if inputs is None:
+            message = (
+                "torch_export needs a tensor in the batch, to see what the network does with it"
             )
-            run.say(
-                "; ".join(filter(None, (f"exported {path}", not_averages(source, self.weights))))
-            )
+            raise UserError(Problem(message))
+        whole = with_frozen(weights, frozen_in(source, self.weights), model)
+        write_exported(model, inputs, whole, path)
 
     def _find_folder(self, run: Run) -> Path:
         if self.out_dir is None or run.is_temporary:

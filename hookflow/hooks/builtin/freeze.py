@@ -61,7 +61,7 @@ class Freeze(Hook):
         self.first = self.last = 0
         """The iterations that are done when they freeze, and when they train again."""
         self.frozen = False
-        self.alone = True
+        self.is_single_process = True
         self.chosen: list[Any] = []
         self.suspended: list[str] = []
         """The norms that this hook has put into eval mode."""
@@ -78,7 +78,7 @@ class Freeze(Hook):
             self.last = run.max_iters or ENDLESS
         else:
             self.last = count_iterations(self.end, run)
-        self.alone = run.world == 1
+        self.is_single_process = run.world == 1
         held: set[int] = set()
         for opt in run.optimizers.values():
             for group in opt.param_groups:
@@ -87,36 +87,42 @@ class Freeze(Hook):
         numbers = {name: p for name, p in there if p.is_floating_point() or p.is_complex()}
         trained = {name: p for name, p in numbers.items() if id(p) in held}
         self.chosen = [*frozen_parameters(trained, self.params).values()]
-        due = self.first <= run.iter < self.last
-        held_back = self.suspended or (run.iter and not all(p.requires_grad for p in self.chosen))
+        lacks_gradients = not all(parameter.requires_grad for parameter in self.chosen)
+        was_frozen = bool(self.suspended) or (run.iter > 0 and lacks_gradients)
         # In a checkpoint of the iteration at which they are to train again, they are still frozen.
-        self.frozen = bool(held_back) and not due
+        self.frozen = was_frozen and not self._is_due(run)
         self.before_train_iter(run)
 
+    def _is_due(self, run: Run) -> bool:
+        """Say whether the parameters are frozen in the iteration that comes next."""
+        return self.first <= run.iter < self.last
+
     def before_train_iter(self, run: Run) -> None:
-        if self.frozen != (self.first <= run.iter < self.last):
-            self.frozen = not self.frozen
-            self._switch(run.model)
-            weights = f"{sum(parameter.numel() for parameter in self.chosen):,} weights"
-            run.say(
-                f"{weights} {'are frozen' if self.frozen else 'train again'}:"
-                f" {', '.join(self.params)}"
-            )
+        is_due = self._is_due(run)
+        if self.frozen == is_due:
+            return
+        self._switch(run.model, is_due)
+        state = "train again"
+        if self.frozen:
+            state = "are frozen"
+        weights = sum(parameter.numel() for parameter in self.chosen)
+        run.say(f"{weights:,} weights {state}: {', '.join(self.params)}")
 
     def after_run(self, run: Run) -> None:
         """Leave the network as it was: in a notebook, others train it from here on."""
         if self.frozen:
-            self.frozen = False
-            self._switch(run.model)
+            self._switch(run.model, False)
 
     def after_backward(self) -> None:
-        if self.frozen and not self.alone:
+        if self.frozen and not self.is_single_process:
             self._drop()
 
-    def _switch(self, model: nn.Module) -> None:
+    def _switch(self, model: nn.Module, frozen: bool) -> None:
+        """Freeze the parameters and their norms, or let them train again."""
+        self.frozen = frozen
         for parameter in self.chosen:
             find_notes(parameter).is_frozen = self.frozen
-            if self.alone:
+            if self.is_single_process:
                 parameter.requires_grad_(not self.frozen)
         modules = dict(model.named_modules(remove_duplicate=False))
         if not self.frozen:
@@ -171,15 +177,15 @@ def frozen_norms(model: nn.Module, globs: Sequence[str]) -> Iterable[str]:
 
 @dataclass(eq=False)
 class Prune(Hook):
-    """Prunes the weights of smallest magnitude, more and more of them from `begin` to `end`, and
-    keeps them zero.
+    """Prunes the weights of smallest magnitude, and keeps them zero.
 
-    The masks are those of `torch.nn.utils.prune`: `global_unstructured` with `L1Unstructured`, or
-    `l1_unstructured` of each parameter. The share grows by the cubic schedule of Zhu and Gupta, "To
-    prune, or not to prune" (2017). Parameters keep their names, so that a checkpoint loads into the
-    plain network; the masks are the hook's state. Pruned weights have no gradient, and are zero in
-    the averages that `ema` and `swa` keep. On FSDP's shards, and for parameters that are integers
-    or not dense, the hook is refused.
+    It prunes more and more of them from `begin` to `end`. The masks are those of
+    `torch.nn.utils.prune`: `global_unstructured` with `L1Unstructured`, or `l1_unstructured` of
+    each parameter. The share grows by the cubic schedule of Zhu and Gupta, "To prune, or not to
+    prune" (2017). Parameters keep their names, so that a checkpoint loads into the plain network;
+    the masks are the hook's state. Pruned weights have no gradient, and are zero in the averages
+    that `ema` and `swa` keep. On FSDP's shards, and for parameters that are integers or not dense,
+    the hook is refused.
     """
 
     # The hook masks gradients before clipping and norms see them, and weights before averages take

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class GradNorm(Hook):
-    """Logs the Euclidean norm of each layer's gradients, `grad_norm/<layer>`, and of all,
-    `grad_norm/total`.
+    """Logs the Euclidean norm of each layer's gradients, and of all of them.
 
-    A layer is a module with parameters of its own. The norms are those of the gradients that the
-    optimizer steps with, so after clipping: hooks that write `grads` fire before. They stay on the
-    device, so that nothing waits. Parameters that have received no gradient are left out. Where
-    several optimizers step one after the other, each step logs the norms of its own model, whose
-    name comes first where there are several: `grad_norm/generator.total`.
+    The names are `grad_norm/<layer>` and `grad_norm/total`. A layer is a module with parameters of
+    its own. The norms are those of the gradients that the optimizer steps with, so after clipping:
+    hooks that write `grads` fire before. They stay on the device, so that nothing waits. Parameters
+    that have received no gradient are left out. Where several optimizers step one after the other,
+    each step logs the norms of its own model, whose name comes first where there are several:
+    `grad_norm/generator.total`.
     """
 
     reads = ("grads",)
@@ -154,14 +154,14 @@ def norm_of_norms(norms: Sequence[Tensor], order: float = 2.0) -> Tensor:
 
 @dataclass(eq=False)
 class GradClip(Hook):
-    """Scales all gradients down together when their norm exceeds `max_norm`, and logs the norm
-    before that.
+    """Scales all gradients down together when their norm exceeds `max_norm`.
 
-    `norm_type` is the order of the norm, as in PyTorch's `clip_grad_norm_`: 2.0, 1.0, or inf for
-    the largest absolute value. With `clip_value` in the place of `max_norm` each element is clamped
-    by itself to ±`clip_value`, as by `clip_grad_value_`, and no norm is logged. The norm is
-    computed in float32 at least. A sparse gradient counts by its values, of which those of one
-    index are summed up first. Complex gradients have a norm, but `clip_value` is refused.
+    It logs the norm before that. `norm_type` is the order of the norm, as in PyTorch's
+    `clip_grad_norm_`: 2.0, 1.0, or inf for the largest absolute value. With `clip_value` in the
+    place of `max_norm` each element is clamped by itself to ±`clip_value`, as by
+    `clip_grad_value_`, and no norm is logged. The norm is computed in float32 at least. A sparse
+    gradient counts by its values, of which those of one index are summed up first. Complex
+    gradients have a norm, but `clip_value` is refused.
 
     Where several optimizers step one after the other, each step is bounded by itself; or that of
     `model` alone, or that of `optimizer`. With `params` the gradients of some parameters are
@@ -346,15 +346,14 @@ def clip_values(parameters: Iterable[Tensor], largest: float) -> None:
 
 @dataclass(eq=False)
 class SAM(Hook):
-    """Replaces the gradients by those at the worst weights within `rho`: sharpness-aware
-    minimisation.
+    """Replaces the gradients by those at the worst weights within `rho`.
 
-    An iteration takes two forward and backward passes of its batch, which costs twice the time. The
-    first one, whose outputs and loss the other hooks see, gives the direction in which the loss
-    grows fastest. The weights move by `rho` along it, the second pass computes the gradients there,
-    and the weights move back. The buffers are put back, too: batch norms take no statistics in the
-    second pass. Dropout draws anew. Hooks inside the network fire in both passes. Over several
-    ranks the direction is that of the mean gradient.
+    That is sharpness-aware minimisation. An iteration takes two forward and backward passes of its
+    batch, which costs twice the time. The first one, whose outputs and loss the other hooks see,
+    gives the direction in which the loss grows fastest. The weights move by `rho` along it, the
+    second pass computes the gradients there, and the weights move back. The buffers are put back,
+    too: batch norms take no statistics in the second pass. Dropout draws anew. Hooks inside the
+    network fire in both passes. Over several ranks the direction is that of the mean gradient.
 
     It refuses fp16 and FSDP, gradient accumulation, and a task that steps its optimizers itself.
     """

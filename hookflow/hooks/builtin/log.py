@@ -86,25 +86,18 @@ class Log(Hook):
 
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
         """Take in the outputs of an iteration, logged or not."""
-        only = self.only
-        newest = self.newest
         weight = run.batch_weight
-        picked = {}
-        for name, value in outputs.items():
-            if (
-                name in only
-                if only is not None
-                else getattr(value, "ndim", 1) == 0 or isinstance(value, (int, float))
-            ):
-                picked[name] = value
-                newest[name] = value.detach() if hasattr(value, "detach") else value, weight
+        picked = self._pick(outputs)
         if self.has_sets is None:  # asked once, since it is the same in every iteration
             self.has_sets = hasattr(run.data["train"], "batch_set")
         if self.has_sets and run.batch_set is not None:
-            for name in list(picked):
-                name_in_set = f"{run.batch_set}/{name}"
-                picked[name_in_set] = picked[name]
-                newest[name_in_set] = newest[name]
+            for name, value in list(picked.items()):
+                picked[f"{run.batch_set}/{name}"] = value
+        for name, value in picked.items():
+            if hasattr(value, "detach"):
+                self.newest[name] = value.detach(), weight
+            else:
+                self.newest[name] = value, weight
         if self.latest or self.epoch:
             numbers = {name: on_device(value, run.device) for name, value in picked.items()}
             if self.latest:
@@ -112,15 +105,22 @@ class Log(Hook):
             if self.epoch:
                 self.epoch.add(run.epoch, numbers, weight)
 
+    def _pick(self, outputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the outputs to log: those of `only`, or else all single numbers."""
+        if self.only is not None:
+            return {name: value for name, value in outputs.items() if name in self.only}
+        return {name: value for name, value in outputs.items() if _is_single_number(value)}
+
     # This method does not use `outputs`: `add`, which is given the same arguments, does.
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
         for name, value in self._compute_means(run).items():
             run.log(name, value)
         self.newest = {}
         for name, optimizer in run.optimizers.items():
-            run.log(
-                "lr" if len(run.optimizers) == 1 else f"lr/{name}", optimizer.param_groups[-1]["lr"]
-            )
+            label = "lr"
+            if len(run.optimizers) > 1:
+                label = f"lr/{name}"
+            run.log(label, optimizer.param_groups[-1]["lr"])
 
     def after_train_epoch(self, run: Run) -> None:
         if self.epoch:
@@ -153,17 +153,21 @@ class Log(Hook):
         return {name: item for name, item in kept.items() if item}
 
 
+def _is_single_number(value: Any) -> bool:
+    return getattr(value, "ndim", 1) == 0 or isinstance(value, (int, float))
+
+
 Setting = Literal["momentum", "weight_decay"]
 
 
 @dataclass(eq=False)
 class LRMonitor(Hook):
-    """Logs the learning rate of each parameter group as `lr/0`, `lr/1`, …, or by the group's own
-    `name`.
+    """Logs the learning rate of each parameter group.
 
-    Where there are several optimizers, the optimizer's name comes first: `lr/generator/0`. The
-    names of `also` are logged likewise: `momentum/0`, `weight_decay/0`. The momentum of Adam and
-    its kin is the first of their `betas`.
+    The names are `lr/0`, `lr/1` and so on, or `lr/` and the group's own `name`. Where there are
+    several optimizers, the optimizer's name comes first: `lr/generator/0`. The names of `also` are
+    logged likewise: `momentum/0`, `weight_decay/0`. The momentum of Adam and its kin is the first
+    of their `betas`.
     """
 
     reads = ("lr", "optimizer")
@@ -178,19 +182,21 @@ class LRMonitor(Hook):
             if len(run.optimizers) > 1:
                 prefix = f"{name}/"
             for k, group in enumerate(optimizer.param_groups):
-                known = {**group, **({"momentum": group["betas"][0]} if "betas" in group else {})}
+                known = dict(group)
+                if "betas" in group:
+                    known["momentum"] = group["betas"][0]
                 for setting in ("lr", *self.also):
                     if setting in known:  # plain SGD, say, has no momentum
                         run.log(f"{setting}/{prefix}{group.get('name', k)}", known[setting])
 
 
 class EnvInfo(Hook):
-    """Writes the git commit, the installed packages and the machine into `environment.json` of the
-    run directory.
+    """Writes the git commit, the installed packages and the machine to a file.
 
-    The commit is that of the current directory's repository; `dirty` lists the files that differ
-    from it, those that git does not track included. The same is logged as the text `environment`,
-    without the packages. A resumed run writes the file anew.
+    The file is `environment.json` in the run directory. The commit is that of the current
+    directory's repository; `dirty` lists the files that differ from it, those that git does not
+    track included. The same is logged as the text `environment`, without the packages. A resumed
+    run writes the file anew.
     """
 
     ranks = "zero"
@@ -362,15 +368,15 @@ class Throughput(Hook):
 
 @dataclass(eq=False)
 class Profiler(Hook):
-    """Traces `active` iterations after `wait` and `warmup` ones, `repeat` times, into `profile/` of
-    the run directory.
+    """Traces a few iterations with PyTorch's profiler, into `profile/` of the run directory.
 
-    A trace is named after the last iteration in it, counted as `run.iter` does, and a message says
-    so: it is JSON in Chrome's trace format, which ui.perfetto.dev opens. It has the operators on
-    the host and, where there is CUDA, the kernels on the device. In a `warmup` iteration the
-    profiler runs already and keeps nothing. Waiting before a trace, and everything after the last
-    one, costs next to nothing. A resumed run begins with `wait` again. Bound on all ranks (`ranks =
-    "all"`), each writes its own.
+    It traces `active` iterations after `wait` and `warmup` ones, `repeat` times. A trace is named
+    after the last iteration in it, counted as `run.iter` does, and a message says so: it is JSON in
+    Chrome's trace format, which ui.perfetto.dev opens. It has the operators on the host and, where
+    there is CUDA, the kernels on the device. In a `warmup` iteration the profiler runs already and
+    keeps nothing. Waiting before a trace, and everything after the last one, costs next to nothing.
+    A resumed run begins with `wait` again. Bound on all ranks (`ranks = "all"`), each writes its
+    own.
     """
 
     phase = "last"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -24,24 +24,23 @@ BYTES_PER_MIB = 2**20
 
 
 class Memory(Hook):
-    """Logs the memory of this process in MiB: `memory/rss` of the host, `memory/allocated` and
-    `memory/peak` on CUDA.
+    """Logs the memory of this process in MiB, on the host and on CUDA.
 
-    `rss` is the resident set, `allocated` the memory of tensors on the device, and `peak` its
-    maximum since the process began. PyTorch's allocator counts them, without waiting for the
-    device. The workers of a data loader are processes of their own, and are not counted. Each rank
-    logs its own.
+    The names are `memory/rss`, and on CUDA `memory/allocated` and `memory/peak`. `rss` is the
+    resident set, `allocated` the memory of tensors on the device, and `peak` its maximum since the
+    process began. PyTorch's allocator counts them, without waiting for the device. The workers of a
+    data loader are processes of their own, and are not counted. Each rank logs its own.
     """
 
     phase = "late"
     capabilities = HookCapabilities(process_blocker="it measures the process that it fires in")
 
     def after_train_iter(self, run: Run) -> None:
-        for name, value in memory(run.device).items():
+        for name, value in measure_memory(run.device).items():
             run.log(f"memory/{name}", value)
 
 
-def memory(device: torch.device) -> dict[str, float]:
+def measure_memory(device: torch.device) -> dict[str, float]:
     """Return what this process holds of the host's memory, and of CUDA's, in MiB."""
     import psutil
 
@@ -80,13 +79,12 @@ class EmptyCache(Hook):
 
 @dataclass(eq=False)
 class ActivationCheckpoint(Hook):
-    """Recomputes the activations inside the modules that match `match` in the backward pass instead
-    of storing them.
+    """Recomputes activations in the backward pass instead of storing them.
 
-    That takes less memory and more time. Losses, gradients and statistics are the same to the bit:
-    random numbers are drawn again as they were, and batch norms count a batch once. Module hooks
-    inside of such a module fire in both passes. Of modules inside one another, the outermost is
-    enough. By `torch.utils.checkpoint`.
+    They are those inside the modules that match `match`. That takes less memory and more time.
+    Losses, gradients and statistics are the same to the bit: random numbers are drawn again as they
+    were, and batch norms count a batch once. Module hooks inside of such a module fire in both
+    passes. Of modules inside one another, the outermost is enough. By `torch.utils.checkpoint`.
     """
 
     writes: ClassVar[Slots] = {"before_run": ("model",), "after_run": ("model",)}
@@ -96,16 +94,20 @@ class ActivationCheckpoint(Hook):
     ]
 
     def __post_init__(self) -> None:
-        self.wrapped: list[nn.Module] = []
+        self.wrapped: list[tuple[nn.Module, Callable[..., Any] | None]] = []
+        """The modules, each with the forward pass that its object had beside that of its class."""
 
     def before_run(self, run: Run) -> None:
-        self.wrapped = find_outermost_modules(run.model, self.match)
-        for module in self.wrapped:
+        for module in find_outermost_modules(run.model, self.match):
+            self.wrapped.append((module, vars(module).get("forward")))
             module.forward = make_checkpointed_forward(module)
 
     def after_run(self) -> None:
-        for module in self.wrapped:
-            del module.forward
+        for module, own_forward in self.wrapped:
+            if own_forward is None:
+                del module.forward
+            else:
+                module.forward = own_forward
         self.wrapped = []
 
 
@@ -133,15 +135,16 @@ def make_checkpointed_forward(module: nn.Module) -> Callable[..., Any]:
 
     plain = module.forward
 
+    def make_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Return the contexts of the first and of the second computation."""
+        return nullcontext(), _freeze_running_statistics(module)
+
     @wraps(plain)
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return plain(*args, **kwargs)
         if not torch.compiler.is_compiling():  # a compiled network counts no batch a second time
-            kwargs["context_fn"] = lambda: (
-                nullcontext(),
-                _freeze_running_statistics(module),
-            )  # of the two computations
+            kwargs["context_fn"] = make_contexts
         return checkpoint(plain, *args, use_reentrant=False, **kwargs)
 
     return forward

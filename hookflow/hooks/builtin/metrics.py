@@ -17,16 +17,16 @@ from hookflow.hooks.builtin.scores import (
     Activation,
     ClassDim,
     ClassDimension,
-    activation_of,
     compute_probabilities,
+    find_activation,
     find_num_labels,
+    find_range_problem,
     is_class_metric,
     make_precise,
-    range_problem,
     read_logits_and_target,
-    update,
+    update_metric,
 )
-from hookflow.hooks.tensors import on_device, output, sum_dtype
+from hookflow.hooks.tensors import on_device, read_output, sum_dtype
 from hookflow.pipeline.components import Component
 from hookflow.pipeline.registry import missing_package
 from hookflow.user_code import describe_causes
@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 
     from hookflow.hooks.run import Run
 
-Stage = Literal["train", "val", "test"]
-
+CountedData = Literal["train", "val", "test"]
+"""The data on which `accuracy` can count."""
 
 SHARE_TOLERANCE = 0.02
 """By how much the shares of the classes of an example may miss 1: those in bf16 are rounded."""
 
 
 class AnswerCounts:
-    """The right answers, the answers, and the targets whose shares
-    do not sum to 1, on the device.
+    """The counts of right answers, answers and wrong targets, on the device.
+
+    A target is wrong whose shares do not sum to 1.
     """
 
     def __init__(self) -> None:
@@ -109,8 +110,7 @@ class AnswerCounts:
 
 @dataclass(eq=False)
 class Accuracy(Hook):
-    """Counts right answers during validation and test, over all ranks, and adds them to the
-    metrics.
+    """Computes the accuracy of validations and tests over all ranks, as a metric.
 
     Needs a task whose outputs hold `logits` (N, classes, …) and `target` (N, …), as
     Classification's do. Targets that are no class, such as -100, are left out; without any other
@@ -135,7 +135,7 @@ class Accuracy(Hook):
         int, Field(ge=1, description="how many of the highest-scored classes count as an answer")
     ] = 1
     stages: Annotated[
-        tuple[Stage, ...], Field(min_length=1, description="the data on which it counts")
+        tuple[CountedData, ...], Field(min_length=1, description="the data on which it counts")
     ] = (
         "val",
         "test",
@@ -152,16 +152,14 @@ class Accuracy(Hook):
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
         stages = args.get("stages", ("val", "test"))
+        if not isinstance(stages, list | tuple):
+            return ()
+        points: list[str] = []
         middle = {"train": "after_forward", "val": "after_val_iter", "test": "after_test_iter"}
-        if isinstance(stages, list | tuple):
-            wanted = [stage for stage in middle if stage in stages]
-        else:
-            wanted = []
-        return tuple(
-            p
-            for stage in wanted
-            for p in (f"before_{stage}_epoch", middle[stage], f"after_{stage}_epoch")
-        )
+        for stage, point in middle.items():
+            if stage in stages:
+                points += (f"before_{stage}_epoch", point, f"after_{stage}_epoch")
+        return tuple(points)
 
     @classmethod
     def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -188,14 +186,13 @@ class Accuracy(Hook):
     def after_val_epoch(self, run: Run, metrics: MutableMapping[str, float]) -> None:
         right, answers, wrong_shares = self.evaluated.over_ranks(run).tolist()
         _check_shares(wrong_shares)
-        if answers == 0:
-            run.say(
-                f"{self.metric} is NaN: no target of {run.split} is a class of the logits", "warn"
-            )
         if answers:
             metrics[self.metric] = right / answers
         else:
             metrics[self.metric] = nan
+            run.say(
+                f"{self.metric} is NaN: no target of {run.split} is a class of the logits", "warn"
+            )
 
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
@@ -239,15 +236,15 @@ CELL_PIXELS = 8
 
 @dataclass(eq=False)
 class ConfusionMatrix(Hook):
-    """Computes the confusion matrix in validation and test, over all ranks, and logs it as text and
-    image.
+    """Logs the confusion matrix of validations and tests as text and as an image.
 
-    Both are called `val/confusion_matrix` or `test/confusion_matrix`; of a set with a name,
-    `val/ood/confusion_matrix`. A row is a class, a column what it is taken for. In the image each
-    row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold
-    `logits` (N, classes, …) and `target` (N, …), as Classification's do; targets that are no class,
-    such as -100, are left out. Shares of classes are refused. Counts on the device, so that nothing
-    waits; only the end of the pass reads the counts.
+    It counts over all ranks. Text and image are called `val/confusion_matrix` or
+    `test/confusion_matrix`; of a set with a name, `val/ood/confusion_matrix`. A row is a class,
+    a column what it is taken for. In the image each row is divided by its sum: white is all
+    examples of the class. Needs a task whose outputs hold `logits` (N, classes, …) and `target`
+    (N, …), as Classification's do; targets that are no class, such as -100, are left out. Shares of
+    classes are refused. Counts on the device, so that nothing waits; only the end of the pass reads
+    the counts.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
@@ -272,7 +269,7 @@ class ConfusionMatrix(Hook):
                 f" {(*target.shape,)}"
             )
             raise UserError(Problem(message, hint="a matrix of shares of classes is not defined"))
-        result = counts(logits.argmax(dim=1), target, logits.shape[1])
+        result = count_confusions(logits.argmax(dim=1), target, logits.shape[1])
         if self.counts is None:
             self.counts = result
         else:
@@ -295,15 +292,15 @@ class ConfusionMatrix(Hook):
                 f" {len(total)}"
             )
             raise UserError(Problem(message))
-        run.log_text(name, text(total.tolist(), names))
-        run.log_image(name, image(total), "rows: the class; columns: what it is taken for")
+        run.log_text(name, format_matrix(total.tolist(), names))
+        run.log_image(name, draw_matrix(total), "rows: the class; columns: what it is taken for")
 
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
     after_test_epoch = after_val_epoch
 
 
-def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
+def count_confusions(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
     """Return how often each class (row) is predicted as each (column).
 
     The counts are int64 (classes, classes), and nothing waits for the device.
@@ -318,7 +315,7 @@ def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
     return result.scatter_add_(0, cell, counted.long()).reshape(classes, classes)
 
 
-def text(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+def format_matrix(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
     """Return the matrix as a table; of many classes the pairs that are confused most."""
     if len(names) > MAX_TEXT_CLASSES:
         wrong = []
@@ -336,7 +333,7 @@ def text(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
     return "\n".join(" ".join(f"{cell:>{width}}" for cell in row) for row in rows)
 
 
-def image(matrix: Tensor) -> Tensor:
+def draw_matrix(matrix: Tensor) -> Tensor:
     """Return the matrix as an image, float (height, width) in 0…1: each row divided by its sum."""
     shares = matrix.double() / matrix.sum(dim=1, keepdim=True).clamp(min=1)
     cell = max(CELL_PIXELS * MAX_TEXT_CLASSES // len(matrix), 1)
@@ -344,18 +341,20 @@ def image(matrix: Tensor) -> Tensor:
 
 
 class Metric(Component):
-    """A metric: a class of torchmetrics by its name, or "package.module:Name",
-    and its arguments.
+    """A metric of torchmetrics.
+
+    `use` is a class of it by its name, or "package.module:Name".
     """
 
 
 class ScoreChecks:
-    """Counts, on the device, what a metric of torchmetrics was given in a
-    pass that makes its value wrong.
+    """Counts what a metric was given in a pass that makes its value wrong.
+
+    The counts are on the device.
     """
 
     def __init__(self, name: str, metric: Any, predicted: str) -> None:
-        self.activation = activation_of(metric)
+        self.activation = find_activation(metric)
         self.takes_classes = is_class_metric(metric)
         self._name = name
         self._predicted = predicted
@@ -409,8 +408,7 @@ class ScoreChecks:
 
 @dataclass(eq=False)
 class Metrics(Hook):
-    """Computes metrics of torchmetrics during validation and test, over all ranks, and adds them to
-    the metrics.
+    """Computes metrics of torchmetrics in validations and tests, over all ranks.
 
     Each is given two of the task's outputs, batch by batch: what was predicted, and the target. It
     counts on the device; at the end of the pass torchmetrics brings the counts of all ranks
@@ -487,7 +485,7 @@ class Metrics(Hook):
     def after_val_iter(self, outputs: Mapping[str, Any]) -> None:
         hint = 'say which it is: predicted = "…", target = "…"'
         predicted, target = (
-            output(outputs, name, "metrics", hint) for name in (self.predicted, self.target)
+            read_output(outputs, name, "metrics", hint) for name in (self.predicted, self.target)
         )
         if not hasattr(predicted, "is_floating_point") or not hasattr(target, "is_floating_point"):
             for metric in self.made.values():  # texts, say
@@ -502,7 +500,7 @@ class Metrics(Hook):
             if kind not in scores:
                 scores[kind] = self._make_scores(predicted, target, *kind)
             check.add(scores[kind], target)
-            update(metric, scores[kind], target)
+            update_metric(metric, scores[kind], target)
 
     def _make_scores(
         self, predicted: Tensor, target: Tensor, of_classes: bool, activation: Activation | None
@@ -557,7 +555,7 @@ def make_metrics(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str,
         called = f'the metric "{name}"'
         try:
             result[name] = find_class(metric, torchmetrics.Metric, modules, called)(**metric.args)
-            problem = range_problem(result[name], called)
+            problem = find_range_problem(result[name], called)
             if problem:
                 problems.append(problem)
         except UserError as error:

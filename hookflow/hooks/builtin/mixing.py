@@ -28,14 +28,13 @@ def with_parts(batch: tuple[Any, ...] | list[Any], *parts: Any) -> Any:
 
 @dataclass(eq=False)
 class Mixup(Hook):
-    """Replaces each training batch by weighted means of pairs of its examples, with targets mixed
-    alike.
+    """Replaces each training batch by weighted means of pairs of its examples.
 
-    The weight lambda is drawn from Beta(alpha, alpha), one for the batch. A batch is a pair of
-    inputs, (examples, …), and of classes, (examples,), or shares of classes, (examples, classes).
-    The new targets are such shares, which `torch.nn.functional.cross_entropy` takes. Other targets,
-    boxes or masks say, are refused. Evaluations see the examples as they are. Source: Zhang et al.,
-    "mixup: Beyond Empirical Risk Minimization" (2018).
+    Targets are mixed alike. The weight lambda is drawn from Beta(alpha, alpha), one for the batch.
+    A batch is a pair of inputs, (examples, …), and of classes, (examples,), or shares of classes,
+    (examples, classes). The new targets are such shares, which `torch.nn.functional.cross_entropy`
+    takes. Other targets, boxes or masks say, are refused. Evaluations see the examples as they are.
+    Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization" (2018).
     """
 
     reads: ClassVar[Slots] = {"before_train_iter": ("batch",)}
@@ -70,11 +69,8 @@ class Mixup(Hook):
         from torch import Tensor
 
         elsewhere = "mix in the collate function of the loader"
-        if (
-            len(batch) != 2
-            or not isinstance(batch, tuple | list)
-            or not all(isinstance(part, Tensor) for part in batch)
-        ):
+        is_pair = isinstance(batch, tuple | list) and len(batch) == 2
+        if not is_pair or not all(isinstance(part, Tensor) for part in batch):
             message = (
                 f'hook "{self.name}" mixes batches of inputs and classes, and this is a'
                 f" {type(batch).__name__}"
@@ -120,13 +116,12 @@ class Mixup(Hook):
 
 @dataclass(eq=False)
 class CutMix(Mixup):
-    """Replaces a box in the examples of each training batch by the box of another example, with
-    targets mixed alike.
+    """Replaces a box in each training example by that of another example.
 
-    The box has the shape of the image and the share 1 − lambda of its area; where it leaves the
-    image, lambda is the rest. It lies in the dimensions behind (examples, channels); of inputs of
-    two dimensions, in the second one. Batches and targets are those of `mixup`. Source: Yun et al.,
-    "CutMix" (2019).
+    Targets are mixed by the share of the box. The box has the shape of the image and the share 1 −
+    lambda of its area; where it leaves the image, lambda is the rest. It lies in the dimensions
+    behind (examples, channels); of inputs of two dimensions, in the second one. Batches and targets
+    are those of `mixup`. Source: Yun et al., "CutMix" (2019).
     """
 
     phase = "late"  # behind mixup, where both are there
@@ -157,13 +152,12 @@ TargetKind = Literal["keep", "pixels", "map"]
 
 @dataclass(eq=False)
 class Resize(Hook):
-    """Resizes the images of each training batch by a factor that grows over the run: progressive
-    resizing.
+    """Resizes the images of each training batch by a factor that grows over the run.
 
-    Small images at first make iterations cheap; the network must accept any size, as with global
-    pooling. The factor depends on the iteration alone, so a resume needs no state. Images are the
-    first part of a batch, (examples, channels, …). They are interpolated bilinearly, with
-    antialiasing; volumes and series linearly, without.
+    That is progressive resizing. Small images at first make iterations cheap; the network must
+    accept any size, as with global pooling. The factor depends on the iteration alone, so a resume
+    needs no state. Images are the first part of a batch, (examples, channels, …). They are
+    interpolated bilinearly, with antialiasing; volumes and series linearly, without.
 
     `targets` sets the change of each further part of a batch. "keep" leaves it as it is, such as
     classes, or boxes in shares of the image. "pixels" scales places (examples, …, x and y in turn),

@@ -13,7 +13,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import of_rank, open_replacement
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.capabilities import HookCapabilities
-from hookflow.hooks.tensors import output
+from hookflow.hooks.tensors import read_output
 from hookflow.numbers import strict_json
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 class Predictions:
-    """The rows of a pass over the data; `source` begins messages about wrong ones:
-    "the task's outputs are".
+    """The rows of a pass over the data.
+
+    `source` begins messages about wrong ones: "the task's outputs are".
     """
 
     def __init__(self, source: str) -> None:
@@ -33,30 +34,30 @@ class Predictions:
 
     def add(self, predicted: Any) -> None:
         """Add the predictions of a batch. Raises UserError when these are no rows."""
-        from torch import Tensor
-
-        wrong = ""
-        if not isinstance(predicted, Mapping):
-            wrong = f"a {type(predicted).__name__}"
-        elif not predicted:
-            wrong = "nothing"
-        elif no_rows := [
-            name
-            for name, rows in predicted.items()
-            if not isinstance(rows, Tensor) or not rows.ndim
-        ]:
-            wrong = f'"{no_rows[0]}", a {type(predicted[no_rows[0]]).__name__} without rows'
-        elif len({len(rows) for rows in predicted.values()}) > 1:
-            wrong = " and ".join(
-                f'"{name}" of {len(rows)} rows' for name, rows in predicted.items()
-            )
-        elif self._batches and predicted.keys() != self._batches.keys():
-            wrong = f"{', '.join(predicted)}, and for a batch before {', '.join(self._batches)}"
+        wrong = self._find_fault(predicted)
         if wrong:
             hint = "return a dict of tensors, each with a row for each example of the batch"
             raise UserError(Problem(f"{self._source} {wrong}", hint=hint))
         for name, rows in predicted.items():
             self._batches.setdefault(name, []).append(rows.detach().cpu())
+
+    def _find_fault(self, predicted: Any) -> str:
+        """Return what the predictions of a batch are, if they are no rows; "" where they are."""
+        from torch import Tensor
+
+        if not isinstance(predicted, Mapping):
+            return f"a {type(predicted).__name__}"
+        if not predicted:
+            return "nothing"
+        for name, rows in predicted.items():
+            if not isinstance(rows, Tensor) or rows.ndim == 0:
+                return f'"{name}", a {type(rows).__name__} without rows'
+        lengths = {name: len(rows) for name, rows in predicted.items()}
+        if len(set(lengths.values())) > 1:
+            return " and ".join(f'"{name}" of {length} rows' for name, length in lengths.items())
+        if self._batches and predicted.keys() != self._batches.keys():
+            return f"{', '.join(predicted)}, and for a batch before {', '.join(self._batches)}"
+        return ""
 
     def all(self) -> dict[str, Tensor]:
         """Return the rows of all batches, by name."""
@@ -80,7 +81,9 @@ def _write_jsonl(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
 def _array(tensor: Tensor) -> Any:
     import torch
 
-    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    if tensor.dtype is torch.bfloat16:  # numpy has none
+        return tensor.float().numpy()
+    return tensor.numpy()
 
 
 def _write_pt(file: BinaryIO, rows: Mapping[str, Tensor]) -> None:
@@ -147,10 +150,10 @@ class Predict(Hook):
             self.indices = data.indices(0)
 
     def after_test_iter(self, batch: Any, batch_idx: int, outputs: Mapping[str, Any]) -> None:
-        there: Mapping[str, Any] = outputs
+        available: Mapping[str, Any] = outputs
         if isinstance(batch, Mapping):
-            there = {**batch, **outputs}
-        rows = {name: output(there, name, "predict") for name in self.outputs}
+            available = {**batch, **outputs}
+        rows = {name: read_output(available, name, "predict") for name in self.outputs}
         if self.indices is not None:
             rows = {"index": self.indices[batch_idx], **rows}
         self.rows.add(rows)

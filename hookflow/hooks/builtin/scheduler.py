@@ -45,12 +45,14 @@ class Link(Component):
     """A scheduler of the chain."""
 
     use: str
-    """A scheduler of torch.optim.lr_scheduler by its name, or a class or function:
-    "package.module:Name" or "./file.py:Name".
+    """A scheduler of torch.optim.lr_scheduler by its name, or a class or function.
+
+    A class or function is "package.module:Name" or "./file.py:Name".
     """
     length: AmountField | None = None
-    """How long it is in charge: 500, "500it", "2ep", or "10%" of the run;
-    the last one stays if left out.
+    """How long it is in charge: 500, "500it", "2ep", or "10%" of the run.
+
+    The last one stays if left out.
     """
 
 
@@ -449,10 +451,10 @@ class Scheduler(RateScheduleHook):
         return {"turns": self.turns, "derived": self.derived}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back a state, which may be of a run of another length: then the curve is that of
-        this length.
+        """Take back a state, which may be of a run of another length.
 
-        In a fork that sets other rates the state is only the place: its curve is None.
+        Then the curve is that of this length. In a fork that sets other rates the state is only the
+        place: its curve is None.
         """
         self.done = state["done"]
         if state["curve"] is None:

@@ -44,8 +44,9 @@ def _check_amount(written: Any) -> Any:
 
 
 Progress = Annotated[int | str, BeforeValidator(_check_amount)]
-"""How far the training is: 0, 100, "100it", "2ep", "10%" of the run;
-a bare number counts iterations.
+"""How far the training is: 0, 100, "100it", "2ep", "10%" of the run.
+
+A bare number counts iterations.
 """
 
 
@@ -124,13 +125,12 @@ Shape = Literal["linear", "cosine", "exponential", "constant"]
 
 @dataclass(eq=False)
 class LRSchedule(Hook):
-    """Sets each parameter group's learning rate before every iteration: a linear warm-up, then down
-    to the end.
+    """Sets the learning rates before every iteration: a warm-up, then down to the end.
 
-    The factor multiplies what the group started with, and depends on nothing but the share of the
-    run that is done; so a resumed run needs no state to go on exactly, and one of another length
-    goes on by the curve of that. An iteration whose optimizer step is skipped counts like any
-    other. Several of these hooks may each have groups of their own.
+    The warm-up is linear. The factor multiplies what the group started with, and depends on nothing
+    but the share of the run that is done; so a resumed run needs no state to go on exactly, and one
+    of another length goes on by the curve of that. An iteration whose optimizer step is skipped
+    counts like any other. Several of these hooks may each have groups of their own.
     """
 
     capabilities = HookCapabilities(needs_length=True)
@@ -154,7 +154,7 @@ class LRSchedule(Hook):
     ] = None
 
     def __post_init__(self) -> None:
-        self.share: float | None = None
+        self.warmup_share: float | None = None
         """The share of the run that the warm-up takes, once the run's length is known."""
 
     @classmethod
@@ -163,19 +163,17 @@ class LRSchedule(Hook):
             raise ValueError("an exponential way down never ends at 0: give it an end, e.g. 0.01")
 
     def before_train_iter(self, run: Run) -> None:
-        if self.share is None:
-            self.share = self._begin(run)
-        factor = self.factor(run.iter / run.max_iters, self.share)
+        if self.warmup_share is None:
+            self._check_groups(run)
+            self.warmup_share = self._compute_warmup_share(run)
+        factor = self.factor(run.iter / run.max_iters, self.warmup_share)
         for optimizer in run.optimizers.values():
             for group in optimizer.param_groups:
                 if self.groups is None or group.get("name") in self.groups:
                     set_rate(group, group["initial_lr"] * factor)
 
-    def _begin(self, run: Run) -> float:
-        """Return the share of the run that the warm-up takes.
-
-        Raises UserError for all of it, and for an unknown group.
-        """
+    def _check_groups(self, run: Run) -> None:
+        """Raise UserError for a group that no optimizer has."""
         there = []
         for optimizer in run.optimizers.values():
             for group in optimizer.param_groups:
@@ -187,6 +185,9 @@ class LRSchedule(Hook):
                     or 'a group is named by its args: { name = "…" }'
                 )
                 raise UserError(Problem(f'no parameter group is called "{name}"', hint=hint))
+
+    def _compute_warmup_share(self, run: Run) -> float:
+        """Return the share of the run that the warm-up takes. Raises UserError for all of it."""
         share = float(share_of(self.warmup, run))
         if share >= 1:
             message = (
@@ -221,15 +222,15 @@ Scales = Annotated[Sequence[tuple[Progress, Annotated[float, Field(gt=0)]]], Fie
 
 @dataclass(eq=False)
 class ParamSchedule(Hook):
-    """Schedules momentum and weight decay: interpolates between values at iterations, epochs or
-    shares of the run.
+    """Schedules momentum and weight decay by values at places of the run.
 
-    Between two places a value goes from one to the other by `shape`; before the first place and
-    after the last it stays. Momentum is `betas[0]` of optimizers that have those, as with
-    `torch.optim.lr_scheduler.OneCycleLR`. A parameter group that began with a weight decay of 0
-    keeps that: those are the biases and the norms. The values depend on the iteration and the
-    length of the run alone. A resumed run needs no state, and one of another length goes on by its
-    new places. An iteration whose optimizer step is skipped counts like any other.
+    A place is an iteration, an epoch or a share of the run. Between two places a value goes from
+    one to the other by `shape`; before the first place and after the last it stays. Momentum is
+    `betas[0]` of optimizers that have those, as with `torch.optim.lr_scheduler.OneCycleLR`. A
+    parameter group that began with a weight decay of 0 keeps that: those are the biases and the
+    norms. The values depend on the iteration and the length of the run alone. A resumed run needs
+    no state, and one of another length goes on by its new places. An iteration whose optimizer step
+    is skipped counts like any other.
     """
 
     reads: ClassVar[Slots] = ("optimizer",)
@@ -366,7 +367,7 @@ class AccumulationSchedule(Hook):
             raise UserError(Problem(message, hint="keep one of them"))
         self.places = at_iterations("batches", self.batches, run)
 
-    def before_backward(self, run: Any) -> None:  # `accumulate` is not of the public protocol
+    def before_backward(self, run: Run) -> None:
         if self.left == 0:
             self.left = int(value_at(run.iter, [(0, 1), *self.places], "constant"))
         in_epoch = run.iters_per_epoch - run.batch_idx
@@ -392,20 +393,22 @@ LOSS_SMOOTHING = 0.98
 """Share of the averaged loss that an iteration keeps."""
 
 DIVERGENCE_FACTOR = 4.0
-"""So many times the lowest averaged loss is the end of the sweep."""
+"""So many times the lowest averaged loss is the end of the sweep.
+
+Above a negative one, such as minus a log-likelihood, it is as far as above its absolute value.
+"""
 
 
 @dataclass(eq=False)
 class LRFinder(Hook):
-    """Sweeps the learning rate from `start` to `end` in the first iterations, suggests one, and
-    stops the run.
+    """Sweeps the learning rate in the first iterations, suggests one, and stops the run.
 
-    The rate grows by the same factor in each iteration, with the ratios between parameter groups as
-    they are. Logged are `lr_finder/lr` and `lr_finder/loss`, an average that has forgotten the
-    first losses; the sweep ends early where that is four times its lowest. Suggested is the rate of
-    its steepest descent; with `rule = "valley"` the rate in the middle third of its longest
-    descent, as fastai does. Then weights, buffers and optimizer are as they were before. It is for
-    a run of its own: it waits for the device in each iteration.
+    It goes from `start` to `end`. The rate grows by the same factor in each iteration, with the
+    ratios between parameter groups as they are. Logged are `lr_finder/lr` and `lr_finder/loss`, an
+    average that has forgotten the first losses; the sweep ends early where that is four times its
+    lowest. Suggested is the rate of its steepest descent; with `rule = "valley"` the rate in the
+    middle third of its longest descent, as fastai does. Then weights, buffers and optimizer are as
+    they were before. It is for a run of its own: it waits for the device in each iteration.
     """
 
     phase = "late"  # its rates replace those of a schedule
@@ -461,18 +464,15 @@ class LRFinder(Hook):
             self.kept = copy_states(run)
 
     def before_train_iter(self, run: Run) -> None:
-        if not self.done:
-            groups = [
-                group for optimizer in run.optimizers.values() for group in optimizer.param_groups
-            ]
-            highest = max(group["initial_lr"] for group in groups)
-            for group in groups:
-                set_rate(
-                    group,
-                    compute_swept_rate(self.start, self.end, self.steps, self.iters)
-                    * group["initial_lr"]
-                    / highest,
-                )
+        if self.done:
+            return
+        groups = []
+        for optimizer in run.optimizers.values():
+            groups += optimizer.param_groups
+        highest = max(group["initial_lr"] for group in groups)
+        rate = compute_swept_rate(self.start, self.end, self.steps, self.iters)
+        for group in groups:
+            set_rate(group, rate * group["initial_lr"] / highest)
 
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
         if self.done:
@@ -487,26 +487,30 @@ class LRFinder(Hook):
         run.log("lr_finder/lr", self.rates[-1])
         run.log("lr_finder/loss", smooth)
         self.steps += 1
-        diverged = not math.isfinite(smooth) or smooth > DIVERGENCE_FACTOR * min(self.losses)
-        if diverged or self.steps == self.iters:
-            self.done = True
-            put_back(run, self.kept)
-            self.kept = {}
-            suggested = "no learning rate to suggest: the loss never fell"
-            if self.rule == "valley":
-                best = find_valley_rate(self.rates, self.losses)
-                why = "the loss fell longest around it"
-            else:
-                best = find_steepest_rate(self.rates, self.losses)
-                why = "there the loss fell fastest"
-            if best is not None:
-                suggested = f"suggested learning rate {number(best)}: {why}"
-            message = (
-                f"{suggested}; the sweep {'diverged' if diverged else 'ended'} at"
-                f" {number(self.rates[-1])}"
-            )
-            run.say(message)
-            run.stop(f"lr_finder: {message}")
+        if has_diverged(self.losses):
+            self._end(run, "diverged")
+        elif self.steps == self.iters:
+            self._end(run, "ended")
+
+    def _end(self, run: Run, how: str) -> None:
+        """Put the weights back, say which rate the sweep suggests, and ask for the stop."""
+        self.done = True
+        put_back(run, self.kept)
+        self.kept = {}
+        message = f"{self._suggest()}; the sweep {how} at {number(self.rates[-1])}"
+        run.say(message)
+        run.stop(f"lr_finder: {message}")
+
+    def _suggest(self) -> str:
+        if self.rule == "valley":
+            best = find_valley_rate(self.rates, self.losses)
+            why = "the loss fell longest around it"
+        else:
+            best = find_steepest_rate(self.rates, self.losses)
+            why = "there the loss fell fastest"
+        if best is None:
+            return "no learning rate to suggest: the loss never fell"
+        return f"suggested learning rate {number(best)}: {why}"
 
     def state_dict(self) -> dict[str, Any]:
         names = "steps", "done", "average", "rates", "losses", "kept"
@@ -545,6 +549,14 @@ def put_back(run: Run, kept: dict[str, dict[str, Any]]) -> None:
         load_optimizer_state(
             optimizer, kept["optimizers"][name], host_tensors=host_tensors_of(optimizer)
         )
+
+
+def has_diverged(losses: Sequence[float]) -> bool:
+    """Say whether the last loss of a sweep is too far above the lowest one, or not finite."""
+    if not math.isfinite(losses[-1]):
+        return True
+    lowest = min(losses)
+    return losses[-1] > lowest + (DIVERGENCE_FACTOR - 1) * abs(lowest)
 
 
 def compute_swept_rate(start: float, end: float, step: int, steps: int) -> float:
@@ -597,15 +609,15 @@ def find_valley_rate(rates: Sequence[float], losses: Sequence[float]) -> float |
 
 @dataclass(eq=False)
 class BatchSizeFinder(Hook):
-    """Doubles the batch size until the device is out of memory, searches for the largest that fits,
-    and stops the run.
+    """Searches for the largest batch size that fits into memory, and stops the run.
 
-    Each size is tried in `steps` optimizer steps, at which only hooks inside the network fire.
-    Between the last size that fits and the first that does not, a binary search goes on. Then
-    weights, buffers, optimizers and PyTorch's random numbers are as they were before. A CPU does
-    not run out of memory in time, so it needs a `limit`; elsewhere that is the number of examples
-    of the dataset, which are repeated beyond it. The training data must be a dataset with a
-    `batch_size` in its loader. It is for a run of its own, on one process.
+    It doubles the size until the device is out of memory. Each size is tried in `steps` optimizer
+    steps, at which only hooks inside the network fire. Between the last size that fits and the
+    first that does not, a binary search goes on. Then weights, buffers, optimizers and PyTorch's
+    random numbers are as they were before. A CPU does not run out of memory in time, so it needs a
+    `limit`; elsewhere that is the number of examples of the dataset, which are repeated beyond it.
+    The training data must be a dataset with a `batch_size` in its loader. It is for a run of its
+    own, on one process.
     """
 
     capabilities = HookCapabilities(
@@ -701,5 +713,8 @@ def find_largest_size(fits: Callable[[int], bool], start: int, limit: int) -> in
     bad = size
     while bad - good > 1:
         size = (good + bad) // 2
-        good, bad = (size, bad) if fits(size) else (good, size)
+        if fits(size):
+            good = size
+        else:
+            bad = size
     return good

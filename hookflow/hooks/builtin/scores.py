@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookflow.errors import Problem, UserError
-from hookflow.hooks.tensors import output
+from hookflow.hooks.tensors import read_output
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,8 +114,8 @@ def read_logits_and_target(
     The target is classes (N, …), int64, or shares of classes in the shape of the logits. Raises
     UserError where the outputs are something else.
     """
-    logits = output(outputs, "logits", hook, OUTPUTS_HINT)
-    target = output(outputs, "target", hook, OUTPUTS_HINT)
+    logits = read_output(outputs, "logits", hook, OUTPUTS_HINT)
+    target = read_output(outputs, "target", hook, OUTPUTS_HINT)
     for name, value in (("logits", logits), ("target", target)):
         if not hasattr(value, "is_floating_point"):
             message = f'{hook} needs the output "{name}" as a tensor, not a {type(value).__name__}'
@@ -127,7 +127,7 @@ def read_logits_and_target(
     return logits.movedim(dim, 1), target.long()
 
 
-def activation_of(metric: Any) -> Activation | None:
+def find_activation(metric: Any) -> Activation | None:
     """Return what a metric applies to a batch's scores that are not all from 0 to 1.
 
     The metric is one of torchmetrics. None where it does not look at their range.
@@ -193,7 +193,7 @@ def compute_probabilities(logits: Tensor, activation: Activation) -> Tensor:
     return logits.softmax(dim=1)
 
 
-def update(metric: Any, scores: Tensor, target: Tensor) -> None:
+def update_metric(metric: Any, scores: Tensor, target: Tensor) -> None:
     """Update a metric of torchmetrics with a batch."""
     if type(metric).__name__ != "MultilabelRankingLoss":
         metric.update(scores, target)
@@ -204,7 +204,7 @@ def update(metric: Any, scores: Tensor, target: Tensor) -> None:
         metric.update(row, row_target)
 
 
-def range_problem(metric: Any, called: str) -> Problem | None:
+def find_range_problem(metric: Any, called: str) -> Problem | None:
     """Return that a metric takes the range of the images from each batch.
 
     Its value then depends on their size.

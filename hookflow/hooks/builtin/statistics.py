@@ -16,7 +16,7 @@ from hookflow.hooks.tensors import (
     full,
     matching,
     named_parameters,
-    output,
+    read_output,
     require_matches,
 )
 
@@ -30,12 +30,12 @@ Stat = Literal["mean", "std", "norm", "min", "max"]
 
 @dataclass(eq=False)
 class ParamStats(Hook):
-    """Logs statistics of each parameter, `param/<name>/<statistic>`, and a histogram of its values
-    if asked for.
+    """Logs statistics of each parameter, and a histogram of its values if asked for.
 
-    The `std` is that of the population, the `norm` Euclidean; of a complex parameter they are those
-    of its absolute values. They are computed and stay on the device, so that nothing waits. A
-    network has many parameters: give it `every`. A sharded parameter is gathered for it.
+    The names are `param/<name>/<statistic>`. The `std` is that of the population, the `norm`
+    Euclidean; of a complex parameter they are those of its absolute values. They are computed and
+    stay on the device, so that nothing waits. A network has many parameters: give it `every`. A
+    sharded parameter is gathered for it.
     """
 
     phase = "late"
@@ -126,16 +126,15 @@ def compute_statistics(values: Tensor, of: Collection[str]) -> dict[str, Tensor]
 
 @dataclass(eq=False)
 class Images(Hook):
-    """Logs a grid of images from the first batch of each validation, `val/images`, with targets and
-    predictions.
+    """Logs a grid of images from the first batch of each validation.
 
-    Bound to `after_train_iter` (give it `every`), it logs those of the training batch,
-    `train/images`, without a caption, for which the training would have to wait. Shown are the
-    inputs, the first tensor of the batch that is one of images: (N, channels, height, width) with
-    1, 3 or 4 channels, or (N, height, width). With `output` that output of the task is shown in
-    their place, e.g. what the model has painted, and names the image: `val/painted`. The caption
-    has the `target` and the greatest of the `logits` of each, where the outputs have them; or what
-    `caption` names.
+    It is called `val/images`, and its caption has targets and predictions. Bound to
+    `after_train_iter` (give it `every`), it logs those of the training batch, `train/images`,
+    without a caption, for which the training would have to wait. Shown are the inputs, the first
+    tensor of the batch that is one of images: (N, channels, height, width) with 1, 3 or 4 channels,
+    or (N, height, width). With `output` that output of the task is shown in their place, e.g. what
+    the model has painted, and names the image: `val/painted`. The caption has the `target` and the
+    greatest of the `logits` of each, where the outputs have them; or what `caption` names.
     """
 
     settable = ("count", "rescale")
@@ -173,7 +172,7 @@ class Images(Hook):
         searched = batch
         where = "the batch has"
         if self.output is not None:
-            searched = output(outputs, self.output, "images")
+            searched = read_output(outputs, self.output, "images")
             where = f'the output "{self.output}" is'
         result = first_images(searched)
         if result is None:
@@ -184,7 +183,7 @@ class Images(Hook):
         shown = result[: self.count].detach()
         if self.rescale and shown.is_floating_point():
             shown = rescale_images(shown)
-        return grid(shown, self.columns)
+        return make_grid(shown, self.columns)
 
 
 def first_images(batch: Any) -> Tensor | None:
@@ -213,7 +212,7 @@ def rescale_images(images: Tensor) -> Tensor:
     return (images - low) / (high - low).clamp(min=1e-12)
 
 
-def grid(images: Tensor, columns: int) -> Tensor:
+def make_grid(images: Tensor, columns: int) -> Tensor:
     """Return images (N, channels, height, width) side by side, in rows of `columns`.
 
     The result has (channels, height, width). Between them is a line of a pixel, and what the last

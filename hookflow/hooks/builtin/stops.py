@@ -22,7 +22,7 @@ from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
 from hookflow.hooks.parameter_notes import find_notes
 from hookflow.hooks.run import Run
 from hookflow.hooks.tensors import is_sharded, loss_over_ranks
-from hookflow.metric_mode import MODE_MEANING, Mode
+from hookflow.metric_mode import MODE_MEANING, Mode, compute_gain
 from hookflow.numbers import format_count, number
 from hookflow.pipeline.amounts import parse_amount
 
@@ -75,10 +75,6 @@ class EarlyStop(Hook):
 
     def __post_init__(self) -> None:
         self.modes = {self.monitor: monitored_mode(self.monitor, self.mode)}
-        if self.modes[self.monitor] == "max":
-            self.sign = 1
-        else:
-            self.sign = -1
         self.best: float | None = None
         self.waited = 0
 
@@ -121,11 +117,12 @@ class EarlyStop(Hook):
         """
         good = self.stopping_threshold
         bad = self.divergence_threshold
+        mode = self.modes[self.monitor]
         if self.check_finite and not math.isfinite(value):
             return f"is {number(value)}, which is not finite"
-        if good is not None and (value - good) * self.sign >= 0:
+        if good is not None and compute_gain(value, good, mode) >= 0:
             return f"is {number(value)}, as good as the threshold of {number(good)}"
-        if bad is not None and (value - bad) * self.sign < 0:
+        if bad is not None and compute_gain(value, bad, mode) < 0:
             return f"is {number(value)}, worse than the threshold of {number(bad)}"
         return ""
 
@@ -134,11 +131,10 @@ class EarlyStop(Hook):
 
         It stops if it has waited for a better value too long.
         """
-        if self.best is None:
-            better = math.inf
-        else:
-            better = (value - self.best) * self.sign
-        if better > self.min_delta and math.isfinite(value):
+        gain = math.inf
+        if self.best is not None:
+            gain = compute_gain(value, self.best, self.modes[self.monitor])
+        if gain > self.min_delta and math.isfinite(value):
             self.best = value
             self.waited = 0
             return ""
@@ -206,15 +202,15 @@ It is for losses that are nearly even.
 
 @dataclass(eq=False)
 class SpikeGuard(Hook):
-    """Skips the optimizer step at a loss spike, and with `rollback` puts back the weights of the
-    last checkpoint.
+    """Skips the optimizer step at a loss spike.
 
-    A spike is a loss above the mean of the last `window` losses by more than `sigmas` standard
-    deviations; the first `window` losses are none. A loss that is not finite is one, too, where
-    `run.on_nan` does not end the run. The losses of spikes are left out of the mean. After
-    `patience` iterations in a row with a spike the run stops. Over several ranks the mean over the
-    examples of all counts. With `run.accumulate` each batch has a loss, and one that jumps is
-    enough. A task that steps several optimizers itself, each by a loss of its own, is refused.
+    With `rollback` it also puts back the weights of the last checkpoint. A spike is a loss above
+    the mean of the last `window` losses by more than `sigmas` standard deviations; the first
+    `window` losses are none. A loss that is not finite is one, too, where `run.on_nan` does not end
+    the run. The losses of spikes are left out of the mean. After `patience` iterations in a row
+    with a spike the run stops. Over several ranks the mean over the examples of all counts. With
+    `run.accumulate` each batch has a loss, and one that jumps is enough. A task that steps several
+    optimizers itself, each by a loss of its own, is refused.
 
     With `rollback` the weights, the buffers and the optimizer's state become those of the last
     checkpoint that was saved or resumed from. It keeps a copy of them in the host's memory; without
@@ -285,7 +281,7 @@ class SpikeGuard(Hook):
             self.in_a_row += 1
         else:
             self.in_a_row = 0
-        if self.in_a_row == self.patience:
+        if self.in_a_row >= self.patience:  # a resumed run may have less patience
             run.stop(f"the loss has spiked {self.patience} times in a row")
         if self.spiked and self.kept:
             for name, part in collect_parts(run).items():
