@@ -8,8 +8,8 @@ This is the loop that the runner walks; a test holds the two together:
             for epoch:
                 before_train_epoch
                 for batch:
-                    before_fetch                  # of each batch, also of those that an iteration
-                    accumulates before_train_iter
+                    before_fetch                  # of each batch, also of one that is accumulated
+                    before_train_iter
                         outputs = task.step(batch)
                     after_forward
                     before_backward
@@ -40,8 +40,8 @@ This is the loop that the runner walks; a test holds the two together:
                 after_test_iter
             after_test_epoch
         after_test
-        before_predict                            # `hookflow predict`, within the points before a
-            pass of its split for batch:
+        before_predict                            # `hookflow predict`, within those of its split
+            for batch:
                 before_predict_iter
                 after_predict_iter
         after_predict
