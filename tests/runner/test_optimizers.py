@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits as against
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 import hookflow
@@ -28,11 +27,6 @@ from tests.support.plain_training import NET, OFF, by_hand, sgd
 from tests.support.toy import Net, Tied
 
 GAN = (TOY.read_text(), (TESTS / "support" / "gan.toml").read_text())
-
-
-def both(run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
-    made = run.models["generator"](batch[0][:, :2])
-    return {"loss": against(run.models["discriminator"](made), torch.ones(len(made), 1))}
 
 
 class Clumsy(Adversarial):
@@ -246,7 +240,7 @@ def test_one_optimizer_of_several_models_steps_them_together(trained: Trained) -
     data = rest[rest.index("[data.train]") : rest.index("[hooks.clip]")]
     one = (
         '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.01 }\n[task]\nuse ='
-        ' "tests.runner.test_optimizers:both"\n'
+        ' "tests.support.gan:both"\n'
     )
     clip = '[hooks.clip]\nuse = "grad_clip"\nargs = { max_norm = 0.5 }\n'
     assert "grad_norm" in {

@@ -44,3 +44,8 @@ class Adversarial:
     def judged(self, run: Any, points: Tensor, as_real: float) -> Tensor:
         logits = run.models["discriminator"](points)
         return against(logits.float(), torch.full_like(logits, as_real, dtype=torch.float32))
+
+
+def both(run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    made = run.models["generator"](batch[0][:, :2])
+    return {"loss": against(run.models["discriminator"](made), torch.ones(len(made), 1))}
