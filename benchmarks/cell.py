@@ -1,13 +1,18 @@
 """One measurement of hookflow between two of the same by hand, in a fresh process; prints its rows
 as a line of JSON.
 
-    python benchmarks/cell.py hooks none|ten|every|usual ITERATIONS   the tiny training, in this
-    process python benchmarks/cell.py flat ITERATIONS                         the last tenth of a
-    long run beside the first python benchmarks/cell.py ranks WORK                              two
-    ranks, of a work of `benchmarks/ranks.py` python benchmarks/cell.py data
-    batches of data sets, see `benchmarks/data.py` python benchmarks/cell.py attached
-    a loop of one's own, see `benchmarks/attached.py` python benchmarks/cell.py start
-    until the first iteration is done, and the memory
+    python benchmarks/cell.py hooks none|ten|every|usual ITERATIONS
+        the tiny training, in this process
+    python benchmarks/cell.py flat ITERATIONS
+        the last tenth of a long run beside the first
+    python benchmarks/cell.py ranks WORK
+        two ranks, of a work of `benchmarks/ranks.py`
+    python benchmarks/cell.py data
+        batches of data sets, see `benchmarks/data.py`
+    python benchmarks/cell.py attached
+        a loop of one's own, see `benchmarks/attached.py`
+    python benchmarks/cell.py start
+        until the first iteration is done, and the memory
 
 `benchmarks/overhead.py` starts them in turns. A row has the figure `by_hand` (the mean of before
 and after), that of `hookflow`, their `unit`, and the `drift` between the two by hand, as a share:

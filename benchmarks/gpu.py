@@ -1,8 +1,7 @@
 """Training on a GPU: each precision, compiled, fed in several ways, beside loops written by hand.
 
-    python benchmarks/gpu.py              # on CUDA; exits with 2 where there is none
-    python benchmarks/gpu.py cpu          # the same at a tiny size, to see that it works; its
-    figures mean nothing
+    python benchmarks/gpu.py        # on CUDA; exits with 2 where there is none
+    python benchmarks/gpu.py cpu    # at a tiny size, to see that it works: its figures mean nothing
 
 Trains a small convolutional net on images of noise by the runner and by a plain loop, alternating.
 Prints three tables in Markdown. The first has the iterations a second of each training with the

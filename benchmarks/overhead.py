@@ -1,8 +1,8 @@
 """The time that hookflow adds to a loop written by hand: a table in Markdown, or what has moved.
 
-    make bench                        measures and prints the table; ARGS=--write keeps its ratios
-    in ratios.json make bench-check                  measures again, names what moved since by more
-    than the noise; 1: it got worse
+    make bench          measures and prints the table; ARGS=--write keeps its ratios in ratios.json
+    make bench-check    measures again, and names what moved since by more than the noise;
+                        exits with 1 where it got worse
 
 The training is so small that nothing hides what surrounds it (see `by_hand.py`). In a sandwich,
 hookflow is measured between two loops by hand. Each sandwich has a fresh process, on one thread

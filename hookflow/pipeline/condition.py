@@ -4,11 +4,14 @@ They are parsed against an allowlist, and never evaluated as Python.
 
 A condition is made of
     numbers               10, 0.5, 1e-3
-    what the run knows    epoch and iter (those that are done), max_epochs, max_iters, rank (of this
-    process) scalars               loss, lr, grad.norm; value("train/loss") where a name is no
-    identifier metrics               metrics.loss: what the latest validation found, where a scalar
-    bears the name too arithmetic            + - * / // % **, parentheses, abs(x), min(x, y), max(x,
-    y) comparisons           < <= > >= == !=, in chains too: 0.1 < loss < 10 and, or, not, isnan(x)
+    what the run knows    epoch and iter (those that are done), max_epochs, max_iters,
+                          rank (of this process)
+    scalars               loss, lr, grad.norm; value("train/loss") where a name is no identifier
+    metrics               metrics.loss: what the latest validation found, where a scalar bears
+                          the name too
+    arithmetic            + - * / // % **, parentheses, abs(x), min(x, y), max(x, y)
+    comparisons           < <= > >= == !=, in chains too: 0.1 < loss < 10
+    and, or, not, isnan(x)
 
 `when` takes these. A filter of runs also takes strings: status == "failed", "Adam" in
 optimizer.use.
