@@ -165,7 +165,7 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
     ]
 
 
-SECONDS = 20
+SECONDS = 60
 KEYS = (
     "o",
     "enter",

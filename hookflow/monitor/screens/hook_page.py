@@ -31,6 +31,9 @@ class HookPage(PageScreen):
     can_filter: ClassVar[bool] = True
     AUTO_FOCUS = ""
 
+    _selected_by_order: bool | None = None
+    """Whether the view in which a hook was last selected is that by order; None before that."""
+
     def compose_hook_views(self) -> ComposeResult:
         """Yield both views of the hooks."""
         yield HookTable()
@@ -84,12 +87,19 @@ class HookPage(PageScreen):
             self.set_focus(self.hook_view)
 
     def _select_picked_hook(self) -> None:
-        """Move the cursor to the hook that was chosen, unless the user has moved it to a group."""
+        """Move the cursor to the hook that was chosen.
+
+        In the view that was shown before, it stays at a group to which the user has moved it.
+        """
         picked = self.dashboard.find_picked_binding()
-        is_chosen = self.dashboard.choices.binding_id is not None
-        is_at_group = is_chosen and self.hook_view.hook_at_cursor is None
-        if picked is not None and not is_at_group:
-            self.hook_view.select_binding(picked.id)
+        if picked is None:
+            return
+        choices = self.dashboard.choices
+        is_at_group = choices.binding_id is not None and self.hook_view.hook_at_cursor is None
+        if is_at_group and choices.by_order == self._selected_by_order:
+            return
+        self.hook_view.select_binding(picked.id)
+        self._selected_by_order = choices.by_order
 
     def _show_title(self) -> None:
         choices = self.dashboard.choices
