@@ -22,6 +22,7 @@ from hookflow.hooks.run import Run
 from hookflow.monitor.app import list_bindings_by_page
 from hookflow.monitor.bindings import REPLAY_KEYS, TRAINING_KEYS
 from hookflow.runner.checkpoint.resume_rules import RULES
+from hookflow.text import first_paragraph
 
 RECORDS: dict[str, Any] = {
     get_args(get_type_hints(kind)["k"])[0]: kind for kind in get_args(records.Record)
@@ -119,7 +120,7 @@ def _arguments(arguments: ast.arguments) -> str:
 
 
 def _first(text: str) -> str:
-    return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
+    return first_paragraph(inspect.cleandoc(text))
 
 
 def fields(record: str) -> str:

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from hookflow.pipeline import problems
 from hookflow.pipeline.amounts import AMOUNT_PATTERN, TRIGGER_PATTERN
 from hookflow.pipeline.source_map import as_toml
+from hookflow.text import first_paragraph
 
 CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
 
@@ -126,5 +127,4 @@ def doc(thing: Any) -> str:
 
 def summary(thing: Any) -> str:
     """Return the first paragraph of a docstring as one line."""
-    paragraph = doc(thing).partition("\n\n")[0]
-    return " ".join(paragraph.split())
+    return first_paragraph(doc(thing))

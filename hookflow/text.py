@@ -203,6 +203,11 @@ def fit_name(text: str, width: int) -> str:
     return f"{set_cell_size(text, width - 1 - end)}…{set_cell_size(text[::-1], end)[::-1]}"
 
 
+def first_paragraph(docstring: str) -> str:
+    """Return the first paragraph of a docstring without indentation, as one line."""
+    return " ".join(docstring.partition("\n\n")[0].split())
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """Return the text in lines of at most `width` cells, broken between words.
 

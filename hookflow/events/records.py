@@ -24,7 +24,7 @@ DEVICE = 1
 BACKGROUND = 2
 """The first track of a trace with the firings of an offloaded hook.
 
-Those of other hooks have the ones that follow.
+Each further offloaded hook has the next track.
 """
 
 MAX_WORLD_SIZE = 1 << 14
@@ -463,8 +463,9 @@ class Error(Stamp):
     causes: str
     """The known causes, in lines.
 
-    Of a forward pass: "at FILE:LINE, layer head (Linear 6→3) was given …", and the batch. Then the
-    exceptions that led to it, the last one first: "caused by ValueError: …", "at FILE:LINE: …".
+    An error in a forward pass has "at FILE:LINE, layer head (Linear 6→3) was given …", and the
+    batch. The exceptions that led to the error follow, the last one first: "caused by
+    ValueError: …", "at FILE:LINE: …".
     """
     action: Literal["raise", "disable", "ignore"]
     """The consequence: the run ended, the hook was switched off, or nothing."""

@@ -136,7 +136,8 @@ class Hook:
     def forked_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return what a fork of a run loads in the place of its parent's `state`.
 
-        What is the parent's alone is not in it. An entry that stays is the same object.
+        The result leaves out what belongs to the parent alone. An entry that stays is the same
+        object.
         """
         return state
 

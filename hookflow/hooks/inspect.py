@@ -39,6 +39,7 @@ from hookflow.hooks.pytorch_arguments import PYTORCH_ARGUMENTS, match_pytorch_or
 from hookflow.hooks.registry import NotImported
 from hookflow.pipeline.problems import type_words
 from hookflow.pipeline.source_map import as_toml
+from hookflow.text import first_paragraph
 
 MISSPELLING_RATIO = 0.78
 """The ratio of difflib from which on a method's name is a misspelt name of a point.
@@ -74,8 +75,7 @@ def read_summary(hook: Callable[..., Any]) -> str:
     docstring = inspect.getdoc(described) or ""
     if docstring == inspect.getdoc(Hook):
         return ""
-    paragraph = docstring.partition("\n\n")[0]
-    return " ".join(paragraph.split())
+    return first_paragraph(docstring)
 
 
 def find_methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:

@@ -221,7 +221,7 @@ class Run(Protocol):
     def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
         """Record how numbers are distributed.
 
-        `values` is a tensor, an array or a list. Those that are not finite are left out. They are
+        `values` is a tensor, an array or a list. Numbers that are not finite are left out. They are
         copied, and another thread counts them. Raises TypeError when they are something else.
         """
 

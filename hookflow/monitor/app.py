@@ -148,7 +148,7 @@ class MonitorApp(Dashboard):
         self._trouble_number: int | None = None
         """The number of the warning or error in the journal that was gone to."""
         self._answered_ids: set[str] = set()
-        """The commands whose answers were told."""
+        """The commands whose answers have been shown."""
         self.set_keymap(self.preferences.settings.make_keymap())
 
     @property

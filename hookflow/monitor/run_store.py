@@ -256,7 +256,7 @@ class RunStore:
     def _assess_health(self) -> Health:
         if self.is_behind:
             unread, whole = self._live.unread
-            # What the log says at its end is not known yet.
+            # The end of the log has not been read yet.
             if unread > READ_CHUNK_BYTES or not self._was_read_to_end:
                 text = (
                     f"reading {(whole - unread) / 1e6:.0f} of {whole / 1e6:.0f} MB of the event log"

@@ -217,7 +217,7 @@ class PageScreen(Screen[None]):
         if has_news:
             self.redraw_header()
         if now or (has_news and self._is_due):
-            self._note_what_is_shown()
+            self._record_shown()
             self.show_run()
 
     @property
@@ -230,7 +230,7 @@ class PageScreen(Screen[None]):
         is_old = time.monotonic() - self._shown_at >= self.refresh_seconds
         return has_other_plan or has_other_condition or is_old
 
-    def _note_what_is_shown(self) -> None:
+    def _record_shown(self) -> None:
         store = self.store
         self._shown_revision = store.revision
         self._shown_at = time.monotonic()

@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -481,18 +482,11 @@ class RunsScreen(PageScreen):
             return
         run = row.run
 
-        def handle_answer(answer: str | None) -> None:
-            if answer == "resume":
-                self.dashboard.say(f"resuming {run.id} …")
-                self._change(run, resume)
+        def begin() -> None:
+            self.dashboard.say(f"resuming {run.id} …")
+            self._change(run, resume)
 
-        choices = [
-            Choice("esc", "", "no"),
-            Choice("y", "resume", "train on from its newest checkpoint"),
-        ]
-        self.app.push_screen(
-            ChoiceDialog("resume the run?", choices, note=f"the run {row.path}"), handle_answer
-        )
+        self._confirm(row, "resume", "train on from its newest checkpoint", begin)
 
     def action_delete_run(self) -> None:
         row = self._find_ended_row()
@@ -505,18 +499,19 @@ class RunsScreen(PageScreen):
         if forks:
             self.dashboard.say(f"it has forks: delete these first ({first_few(forks)})")
             return
-        run = row.run
+        begin = partial(self._change, row.run, delete)
+        self._confirm(row, "delete", "delete its logs and checkpoints", begin)
+
+    def _confirm(self, row: Row, name: str, effect: str, begin: Callable[[], None]) -> None:
+        """Ask whether the run of a row is to be changed, and begin after a yes."""
 
         def handle_answer(answer: str | None) -> None:
-            if answer == "delete":
-                self._change(run, delete)
+            if answer == name:
+                begin()
 
-        choices = [
-            Choice("esc", "", "no"),
-            Choice("y", "delete", "delete its logs and checkpoints"),
-        ]
+        choices = [Choice("esc", "", "no"), Choice("y", name, effect)]
         self.app.push_screen(
-            ChoiceDialog("delete the run?", choices, note=f"the run {row.path}"), handle_answer
+            ChoiceDialog(f"{name} the run?", choices, note=f"the run {row.path}"), handle_answer
         )
 
     def _change(self, run: RunDir, change: Callable[[RunDir], str]) -> None:

@@ -102,7 +102,7 @@ class HookColumn:
     width: int = 0
 
 
-def _make_duration_cell(name: str) -> Callable[[HookRow, int], Sequence[Part]]:
+def _make_duration_format(name: str) -> Callable[[HookRow, int], Sequence[Part]]:
     """Return what writes a duration of the cost."""
 
     def write(row: HookRow, width: int) -> Sequence[Part]:
@@ -120,29 +120,29 @@ def _number_style(row: HookRow) -> str:
     return "dim"
 
 
-def _sign_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _format_sign_cell(row: HookRow, width: int) -> Sequence[Part]:
     return [STATUS_SIGNS[row.status]]
 
 
-def _hook_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _format_hook_cell(row: HookRow, width: int) -> Sequence[Part]:
     return [(fit_name(row.binding.hook, width), "dim" if row.status == "off" else "strong")]
 
 
-def _point_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _format_point_cell(row: HookRow, width: int) -> Sequence[Part]:
     return [(fit_name(row.binding.point, width), "dim" if row.status == "off" else "")]
 
 
-def _every_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _format_every_cell(row: HookRow, width: int) -> Sequence[Part]:
     return [(f"{row.cost.every:>{width}}", "dim")]
 
 
-def _calls_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _format_calls_cell(row: HookRow, width: int) -> Sequence[Part]:
     if row.cost.count == 0:
         return []
     return [(f"{format_many(row.cost.count):>{width}}", "dim")]
 
 
-def _share_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _format_share_cell(row: HookRow, width: int) -> Sequence[Part]:
     """Return the share in hundredths, and a bar where there is room."""
     share = row.cost.share
     if share is None:
@@ -161,13 +161,13 @@ def _share_cell(row: HookRow, width: int) -> Sequence[Part]:
     return parts
 
 
-def _trend_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _format_trend_cell(row: HookRow, width: int) -> Sequence[Part]:
     if row.history is None:
         return []
     return [(render_bars(row.history.compute_means(row.iteration + 1, width)), "heat2")]
 
 
-def _rank_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _format_rank_cell(row: HookRow, width: int) -> Sequence[Part]:
     if row.rank is None or row.rank[1] < MIN_RANK_RATIO:
         return []
     number, ratio = row.rank
@@ -175,7 +175,7 @@ def _rank_cell(row: HookRow, width: int) -> Sequence[Part]:
     return [(f"{f'r{number} {format_rough(ratio)}×':>{width}}", "warn" if is_late else "dim")]
 
 
-def _note_cell(row: HookRow, width: int) -> Sequence[Part]:
+def _format_note_cell(row: HookRow, width: int) -> Sequence[Part]:
     if row.status == "on":
         style = "dim"
     else:
@@ -194,19 +194,19 @@ def _rank_value(row: HookRow) -> float | None:
 
 
 HOOK_COLUMNS = (
-    HookColumn("on", "ON", _sign_cell, _status_value, is_number=False),
-    HookColumn("hook", "hook", _hook_cell, lambda row: row.binding.hook, is_number=False),
-    HookColumn("when", "when", _point_cell, lambda row: row.binding.id, is_number=False),
-    HookColumn("every", "every", _every_cell, lambda row: row.cost.every, is_number=False),
-    HookColumn("calls", "calls", _calls_cell, lambda row: row.cost.count),
-    HookColumn("mean", "mean", _make_duration_cell("mean"), lambda row: row.cost.mean),
-    HookColumn("p95", "p95", _make_duration_cell("p95"), lambda row: row.cost.p95),
-    HookColumn("max", "max", _make_duration_cell("longest"), lambda row: row.cost.longest),
-    HookColumn("device", "device", _make_duration_cell("device"), lambda row: row.cost.device),
-    HookColumn("share", "share", _share_cell, lambda row: row.cost.spent),
-    HookColumn("trend", "trend", _trend_cell, lambda row: row.cost.slowdown),
-    HookColumn("rank", "slowest", _rank_cell, _rank_value),
-    HookColumn("note", "note", _note_cell, _status_value, is_number=False),
+    HookColumn("on", "ON", _format_sign_cell, _status_value, is_number=False),
+    HookColumn("hook", "hook", _format_hook_cell, lambda row: row.binding.hook, is_number=False),
+    HookColumn("when", "when", _format_point_cell, lambda row: row.binding.id, is_number=False),
+    HookColumn("every", "every", _format_every_cell, lambda row: row.cost.every, is_number=False),
+    HookColumn("calls", "calls", _format_calls_cell, lambda row: row.cost.count),
+    HookColumn("mean", "mean", _make_duration_format("mean"), lambda row: row.cost.mean),
+    HookColumn("p95", "p95", _make_duration_format("p95"), lambda row: row.cost.p95),
+    HookColumn("max", "max", _make_duration_format("longest"), lambda row: row.cost.longest),
+    HookColumn("device", "device", _make_duration_format("device"), lambda row: row.cost.device),
+    HookColumn("share", "share", _format_share_cell, lambda row: row.cost.spent),
+    HookColumn("trend", "trend", _format_trend_cell, lambda row: row.cost.slowdown),
+    HookColumn("rank", "slowest", _format_rank_cell, _rank_value),
+    HookColumn("note", "note", _format_note_cell, _status_value, is_number=False),
 )
 """The columns as they stand.
 

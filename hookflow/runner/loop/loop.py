@@ -47,7 +47,7 @@ LONGEST_WAIT_SECONDS = 0.5
 """Seconds that rank 0 waits in a pause, at most, before it shares what has come."""
 
 
-class News(NamedTuple):
+class ReceivedEvents(NamedTuple):
     """What has come to rank 0 since the safe point looked last."""
 
     commands: list[CommandRecord]
@@ -259,29 +259,29 @@ class SafePoint:
                 state.stage = before
                 if control.waits:
                     state.stage = "paused"
-                    self._wait_for_news()
-                news = self.consensus.broadcast_object(self._take_news())
-                self._execute_all(news)
-                if news.has_signal or not control.waits:
+                    self._wait_for_events()
+                events = self.consensus.broadcast_object(self._take_events())
+                self._execute_all(events)
+                if events.has_signal or not control.waits:
                     break
         state.stage = before
         state.attention |= control.paused
-        return news.has_signal
+        return events.has_signal
 
-    def _execute_all(self, news: News) -> None:
+    def _execute_all(self, events: ReceivedEvents) -> None:
         """Execute commands, save and report what they need, and answer them."""
         control = self.control
-        saves = [control.execute(command) for command in news.commands]
-        changes = any(command["cmd"] in CHANGING_COMMANDS for command in news.commands)
+        saves = [control.execute(command) for command in events.commands]
+        changes = any(command["cmd"] in CHANGING_COMMANDS for command in events.commands)
         # A hook may be switched off on one rank alone, which refuses commands about it.
-        if news.commands and self.consensus.any_rank(any(saves)):
+        if events.commands and self.consensus.any_rank(any(saves)):
             self.requests.save(["last"])
             self.checkpoints.save()
-        if news.has_written or changes:
+        if events.has_written or changes:
             self.checkpoints.report()
         control.answer()
 
-    def _wait_for_news(self) -> None:
+    def _wait_for_events(self) -> None:
         """Wait on rank 0 until something comes, but not for long: the others wait for it."""
         if not self.consensus.ranks.first:
             return
@@ -292,9 +292,9 @@ class SafePoint:
                 return
             time.sleep(POLL_PERIOD_SECONDS)
 
-    def _take_news(self) -> News:
+    def _take_events(self) -> ReceivedEvents:
         commands = self._take_commands()
-        return News(commands, self.checkpoints.has_written, self.signals.stop is not None)
+        return ReceivedEvents(commands, self.checkpoints.has_written, self.signals.stop is not None)
 
     def _take_commands(self) -> list[CommandRecord]:
         commands = self.signals.commands
