@@ -85,7 +85,7 @@ def test_a_long_run_and_a_dashboard_over_it(new_run: NewRun) -> None:
     wait_for(lambda: bool(records(run, "checkpoint")))
     screen = Terminal(sys.executable, "-m", "hookflow", "watch", str(run.path))
     try:
-        screen.wait_for("LIVE")
+        screen.wait_for("RUNNING")
         assert training.process.pid is not None
         trainer, viewer = Watched(training.process.pid), Watched(screen.child.pid)
         began = time.monotonic()

@@ -209,7 +209,7 @@ def show(run: RunDir, chance: random.Random) -> LogFollower:
     return live
 
 
-@seeds(6)
+@seeds(6, many=300)  # each opens every page: 3 seconds
 def test_records_that_nobody_writes_are_refused_or_shown(tmp_path: Path, seeds: range) -> None:
     refused = 0
     for seed in seeds:

@@ -19,6 +19,7 @@ from hookflow.monitor.screens.event_details import EventDetailsScreen
 from hookflow.monitor.screens.log import LogScreen
 from hookflow.monitor.widgets.log_view import LogView
 from hookflow.monitor.widgets.traceback_view import make_traceback_text
+from tests.conftest import records
 from tests.monitor.fake_run import BEGAN, TRACEBACK, append, make, record
 from tests.monitor.shown import check_screens, press, screen_text, settle, shown, visit
 
@@ -299,6 +300,12 @@ def test_all_of_a_checkpoint_is_what_can_be_done_with_it(whole: RunDir) -> None:
     assert "model.pt" in text
     assert "weights = " in text
     assert "(of iteration 784)" in text
+
+
+def test_a_checkpoint_whose_path_is_none_of_a_folder_counts_as_removed(whole: RunDir) -> None:
+    saved = records(whole, "checkpoint")[-1] | {"path": "ep0009" + 300 * "x"}
+    append(whole, [saved])
+    assert "not on the disk any more" in details_at(whole, "ep0009")
 
 
 def test_all_of_an_error_is_its_traceback_with_the_culprit_marked(whole: RunDir) -> None:

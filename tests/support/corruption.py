@@ -39,12 +39,10 @@ RAW = [
 ]
 
 
-def seeds(few: int) -> pytest.MarkDecorator:
-    """Give a test its `seeds`: a few, and thousands of others where
-    there is time (`make test-long`).
-    """
-    thousands = pytest.param(range(1_000, 21_000), marks=pytest.mark.long)
-    return pytest.mark.parametrize("seeds", [range(few), thousands], ids=["some", "thousands"])
+def seeds(few: int, many: int = 20_000) -> pytest.MarkDecorator:
+    """Give a test its `seeds`: a few, and many others where there is time (`make test-long`)."""
+    others = pytest.param(range(1_000, 1_000 + many), marks=pytest.mark.long)
+    return pytest.mark.parametrize("seeds", [range(few), others], ids=["few", "many"])
 
 
 def garbled(data: bytes, chance: random.Random) -> bytes:

@@ -4,6 +4,7 @@ It shows its text, its traceback, its metrics beside those before, or its checkp
 """
 
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from typing import ClassVar
 
 from rich.text import Text
@@ -216,6 +217,8 @@ def _describe_checkpoint(store: RunStore, saved: Checkpoint) -> Iterator[tuple[s
 
 def find_weights(store: RunStore, saved: Checkpoint) -> list[str]:
     """Return the names of the files of weights that a checkpoint still has on the disk."""
-    folder = store.directory.path / saved["path"]
-    names = [file.name for file in (*folder.glob("model*.pt"), *folder.glob("*.distcp"))]
-    return sorted(names)
+    try:
+        names = [file.name for file in (store.directory.path / saved["path"]).iterdir()]
+    except (OSError, ValueError):  # it is gone, or the path in the record is none of a folder
+        return []
+    return sorted(name for name in names if fnmatch(name, "model*.pt") or fnmatch(name, "*.distcp"))
