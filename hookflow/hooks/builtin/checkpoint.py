@@ -61,10 +61,10 @@ def _check_trail(written: str | None) -> str | None:
 class Checkpoint(Hook):
     """Saves `last` after each epoch, and the best by validation metrics.
 
-    Bound to `after_train_iter`, it saves `last` after each iteration. The best go by `best`,
-    `best-2`, …; where several metrics are watched, by `best-accuracy`, `best-accuracy-2`, … Bound
-    to `on_exception`, it saves what stands when something raises, apart from what a run resumes
-    from.
+    Bound to `after_train_iter`, it saves `last` after each iteration, and bound to `after_val`
+    alone, after each validation. The best go by `best`, `best-2`, …; where several metrics are
+    watched, by `best-accuracy`, `best-accuracy-2`, … Bound to `on_exception`, it saves what stands
+    when something raises, apart from what a run resumes from.
 
     With `stage = "train"` the best go by numbers that the training has logged by the end of an
     epoch, such as `loss_epoch` of `log` with `mean = "epoch"`: for a run without validation data.
@@ -233,6 +233,8 @@ class Checkpoint(Hook):
     after_train_iter = after_train_epoch
 
     def after_val(self, run: Run) -> None:
+        if not _is_last_saved_in_training(run):
+            run.save_checkpoint("last", keep=self.newest)
         values = {metric: read_latest_metric(run, metric) for metric in self.modes}
         self._rank(run, {metric: value for metric, value in values.items() if value is not None})
 
@@ -276,6 +278,16 @@ class Checkpoint(Hook):
             for metric, best in state["best"].items()
             if metric in self.best
         }
+
+
+POINTS_OF_LAST = frozenset(("after_train_iter", "after_train_epoch"))
+"""The points at which the hook saves `last`, whatever a validation gives."""
+
+
+def _is_last_saved_in_training(run: Run) -> bool:
+    """Return whether a hook `checkpoint` of the run saves `last` at a point of the training."""
+    hooks = [hook for hook in run.hooks.values() if isinstance(hook, Checkpoint)]
+    return any(POINTS_OF_LAST.intersection(hook.bound_points) for hook in hooks)
 
 
 def name_best(metric: str, modes: Mapping[str, Mode]) -> str:
