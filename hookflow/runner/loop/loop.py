@@ -167,11 +167,12 @@ class SafePoint:
         """
         requests = self.requests
         state = self.state
-        wanted = frozenset[str]().union(*self.consensus.all_gather_object(requests.validates))
+        own = frozenset(requests.validates)
+        wanted = frozenset[str]().union(*self.consensus.all_gather_object(own))
         if state.epoch_is_over:
-            requests.validates = wanted
+            requests.validates.update(wanted)
             return
-        requests.validates -= wanted
+        requests.validates.difference_update(wanted)
         sets = [name for name in sets_of("val", self.context.parts.data) if name in wanted]
         state.validation_due = [name for name in sets if state.validated.get(name) != state.iter]
 
