@@ -6,6 +6,7 @@ import csv
 import os
 import re
 import time as clock
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter, signature
@@ -345,6 +346,46 @@ MAX_PARAMETER_LENGTH = 500
 """How long a value may be for MLflow."""
 
 
+NAMED_IN_MLFLOW = ("metric", "image", "text", "histogram")
+"""The kinds of things that a run names."""
+
+NAME_TAG = "hookflow.{kind}."
+"""What a tag of MLflow begins with that says how hookflow calls something, by MLflow's name."""
+
+
+class MLflowNames:
+    """The names that MLflow has for things of one kind: it takes few characters, and so two names
+    may become one. The second of the two has a number behind it.
+
+    `by_name` are those that it has already, by hookflow's names.
+    """
+
+    def __init__(self, kind: str, by_name: Mapping[str, str]) -> None:
+        self._kind = kind
+        self._by_name = dict(by_name)
+
+    def get(self, name: str) -> str | None:
+        """Return what MLflow calls a name; None where it is not known yet."""
+        return self._by_name.get(name)
+
+    def add(self, name: str, wanted: str) -> str:
+        """Return what MLflow calls a new name: what is wanted, unless another one has that."""
+        taken = {called: other for other, called in self._by_name.items()}
+        called = wanted
+        number = 2
+        while called in taken:
+            called = f"{wanted}.{number}"
+            number += 1
+        self._by_name[name] = called
+        if called != wanted:
+            warnings.warn(
+                f'MLflow would take the {self._kind} "{name}" and "{taken[wanted]}" for one:'
+                f' "{name}" is called "{called}" there',
+                stacklevel=2,
+            )
+        return called
+
+
 class MLflowWriter(Writer):
     """A run of MLflow: scalars as metrics, the pipeline as parameters, all else as artifacts.
 
@@ -391,17 +432,34 @@ class MLflowWriter(Writer):
         self._run = run.info.run_id
         self._metrics = set(run.data.metrics)
         """The metrics that MLflow has, by its names."""
+        self._names = {kind: _read_names(kind, run.data) for kind in NAMED_IN_MLFLOW}
         if runs:
             self._client.update_run(self._run, status="RUNNING")
 
     def write_scalar(
         self, name: str, value: float, iteration: int, epoch: int, time: float
     ) -> None:
-        metric = self._metric(_replace_disallowed(name))
+        metric = self._name("metric", name)
         self._client.log_metric(
             self._run, metric, value, timestamp=round(time * 1000), step=iteration
         )
         self._metrics.add(metric)
+
+    def _name(self, kind: str, name: str) -> str:
+        """Return what something is called, in every attempt the same: where that is not its own
+        name, a tag says whose it is.
+        """
+        names = self._names[kind]
+        known = names.get(name)
+        if known is not None:
+            return known
+        wanted = _replace_disallowed(name)
+        if kind == "metric":
+            wanted = self._metric(wanted)
+        called = names.add(name, wanted)
+        if called != name:
+            self._client.set_tag(self._run, NAME_TAG.format(kind=kind) + called, name)
+        return called
 
     def _metric(self, name: str) -> str:
         """Return what a metric is called: in a folder it is a file,
@@ -420,12 +478,11 @@ class MLflowWriter(Writer):
     def write_image(
         self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float
     ) -> None:
-        self._client.log_artifact(self._run, str(file), f"images/{_replace_disallowed(name)}")
+        self._client.log_artifact(self._run, str(file), f"images/{self._name('image', name)}")
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
-        self._client.log_text(
-            self._run, text, f"texts/{_replace_disallowed(name)}/it{iteration:08}.txt"
-        )
+        path = f"texts/{self._name('text', name)}/it{iteration:08}.txt"
+        self._client.log_text(self._run, text, path)
 
     def write_histogram(
         self,
@@ -437,15 +494,16 @@ class MLflowWriter(Writer):
         time: float,
     ) -> None:
         histogram = {"edges": list(edges), "counts": list(counts)}
-        self._client.log_dict(
-            self._run, histogram, f"histograms/{_replace_disallowed(name)}/it{iteration:08}.json"
-        )
+        path = f"histograms/{self._name('histogram', name)}/it{iteration:08}.json"
+        self._client.log_dict(self._run, histogram, path)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         parameters = []
+        names = MLflowNames("parameter", {})
         for key, value in flat(config):
             text = str(value)[:MAX_PARAMETER_LENGTH]
-            parameters.append(self._param(_replace_disallowed(key), text))
+            called = names.add(key, _replace_disallowed(key))
+            parameters.append(self._param(called, text))
         for start in range(0, len(parameters), PARAMETERS_PER_CALL):
             batch = parameters[start : start + PARAMETERS_PER_CALL]
             self._client.log_batch(self._run, params=batch)
@@ -461,6 +519,17 @@ def _replace_disallowed(name: str) -> str:
     allowed = re.sub(r"[^\w\-. :/]", "_", name)
     parts = [part for part in allowed.split("/") if part not in ("", ".", "..")]
     return "/".join(parts) or "_"
+
+
+def _read_names(kind: str, data: Any) -> MLflowNames:
+    """Return the names of one kind that a run of MLflow has, by its tags and its metrics."""
+    begin = NAME_TAG.format(kind=kind)
+    tags = {key: name for key, name in data.tags.items() if key.startswith(begin)}
+    names = {name: key.removeprefix(begin) for key, name in tags.items()}
+    if kind == "metric":
+        own = set(data.metrics) - set(names.values())
+        names |= {name: name for name in own}
+    return MLflowNames(kind, names)
 
 
 STEP_METRIC = "iteration"

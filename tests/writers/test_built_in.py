@@ -6,6 +6,7 @@ import posixpath
 import re
 import signal
 import struct
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,52 @@ def test_mlflow_has_scalars_parameters_and_artifacts(new_run: NewRun) -> None:
         each.path for each in client.list_artifacts(result.info.run_id, "images/val/sample")
     }
     assert len(artifacts) == 5
+
+
+def test_two_names_that_mlflow_cannot_tell_apart_are_two_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the second attempt logs them the other way round, and beside the rule for
+    folders, by which `lr/0` is called `lr.0`.
+    """
+    mlflow = pytest.importorskip(
+        "mlflow", reason="MLflow is not installed: pip install 'hookflow[mlflow]'"
+    )
+    from hookflow.writers import MLflowWriter
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    value_of = {"AR@100": 1.0, "AR_100": 2.0, "AR#100": 3.0, "lr": 4.0, "lr/0": 5.0, "lr.0": 6.0}
+    told: list[str] = []
+    for iteration, names in ((1, [*value_of]), (2, [*reversed(value_of)])):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            writer = MLflowWriter(tmp_path, "toy", "one")
+            for name in names:
+                writer.write_scalar(name, value_of[name], iteration, 0, 1.0)
+                writer.write_text(name, f"{name} at {iteration}", iteration, 0, 1.0)
+            if iteration == 1:
+                writer.write_config({"data": {"a@b": 1, "a_b": 2}})
+            writer.close()
+        told += [str(each.message) for each in caught if "for one" in str(each.message)]
+    client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
+    (result,) = client.search_runs([client.get_experiment_by_name("toy").experiment_id])
+    run = result.info.run_id
+    histories = [
+        [(metric.step, metric.value) for metric in client.get_metric_history(run, name)]
+        for name in result.data.metrics
+    ]
+    assert sorted(histories) == [[(1, value), (2, value)] for value in value_of.values()]
+    texts = []
+    for folder in client.list_artifacts(run, "texts"):
+        for path in [folder.path, *(each.path for each in client.list_artifacts(run, folder.path))]:
+            texts += [
+                each.path for each in client.list_artifacts(run, path) if each.path.endswith(".txt")
+            ]
+    assert len(set(texts)) == 2 * len(value_of)
+    assert sorted(result.data.params.values()) == ["1", "2"]
+    assert 'the metric "AR_100" and "AR@100" for one: "AR_100" is called "AR_100.2"' in told[0]
+    assert sum("the metric" in text for text in told) == 3, "once in all attempts"
+    assert result.data.tags["hookflow.metric.AR_100"] == "AR@100"
 
 
 def test_a_metric_may_be_called_as_the_prefix_of_another(
