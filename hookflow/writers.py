@@ -3,6 +3,7 @@ and those that are named by a short name.
 """
 
 import csv
+import json
 import os
 import re
 import time as clock
@@ -238,6 +239,49 @@ class CSVWriter(Writer):
 CONFIG_TAG = "pipeline"
 """The tag of the resolved pipeline, a text."""
 
+TAGS_FILE = "tags.jsonl"
+"""The file beside those of TensorBoard with the tags so far: a line for each, kind and name."""
+
+
+class TensorBoardTags:
+    """The tags of things by kind: TensorBoard shows nothing of a tag that a scalar and a histogram
+    have. The second of the two is called by its kind, too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tags: dict[tuple[str, str], str] = {}
+        self._kinds: dict[str, str] = {}
+        """What kind of thing each tag is of."""
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):  # a kill has torn the last line
+                    kind, name = json.loads(line)
+                    self._take(kind, name)
+
+    def find(self, kind: str, name: str) -> str:
+        """Return the tag of a thing, in every attempt the same."""
+        known = self._tags.get((kind, name))
+        if known is not None:
+            return known
+        tag = self._take(kind, name)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([kind, name]) + "\n")
+        if tag != name:
+            warnings.warn(
+                f'TensorBoard cannot show the {kind} "{name}" beside the {self._kinds[name]} of'
+                f' that name: it is called "{tag}" there',
+                stacklevel=2,
+            )
+        return tag
+
+    def _take(self, kind: str, name: str) -> str:
+        tag = name
+        while self._kinds.setdefault(tag, kind) != kind or tag in self._tags.values():
+            tag = f"{tag}/{kind}"
+        self._tags[kind, name] = tag
+        return tag
+
 
 class TensorBoardWriter(Writer):
     """TensorBoard's event files: scalars (in fp32, as TensorBoard has them), images, texts,
@@ -256,6 +300,7 @@ class TensorBoardWriter(Writer):
         self._events = event_pb2
         self._protos = summary_pb2
         dir.mkdir(parents=True, exist_ok=True)
+        self._tags = TensorBoardTags(dir / TAGS_FILE)
         # TensorBoard reads the files in the order of their names, and knows them by "tfevents".
         file_name = f"events.out.tfevents.{clock.time_ns():020}.hookflow"
         self._file = (dir / file_name).open("wb")
@@ -269,7 +314,7 @@ class TensorBoardWriter(Writer):
     def write_scalar(
         self, name: str, value: float, iteration: int, epoch: int, time: float
     ) -> None:
-        self._add(iteration, time, tag=name, simple_value=value)
+        self._add(iteration, time, tag=self._tags.find("scalar", name), simple_value=value)
 
     def write_image(
         self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float
@@ -280,7 +325,7 @@ class TensorBoardWriter(Writer):
         image = self._protos.Summary.Image(
             width=width, height=height, colorspace=4, encoded_image_string=png
         )
-        self._add(iteration, time, tag=name, image=image)
+        self._add(iteration, time, tag=self._tags.find("image", name), image=image)
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         self._add_summary(self._summary.text(name, text), iteration, time)
@@ -309,7 +354,7 @@ class TensorBoardWriter(Writer):
             bucket_limit=edges[1:],
             bucket=counts,
         )
-        self._add(iteration, time, tag=name, histo=histogram)
+        self._add(iteration, time, tag=self._tags.find("histogram", name), histo=histogram)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         import tomli_w
@@ -537,6 +582,9 @@ STEP_METRIC = "iteration"
 and takes none that comes late.
 """
 
+NAMED_AS_STEP = f"{STEP_METRIC}/value"
+"""What W&B has something as that is logged by the name of the x axis."""
+
 
 class WandbWriter(Writer):
     """A run of Weights & Biases, in files that `wandb sync` uploads, or with `mode = "online"` at
@@ -572,6 +620,13 @@ class WandbWriter(Writer):
         self._run.define_metric("*", step_metric=STEP_METRIC)
 
     def _log(self, name: str, value: Any, iteration: int) -> None:
+        if name == STEP_METRIC:
+            warnings.warn(
+                f'W&B has the x axis of all charts as "{name}": what is logged as "{name}" is'
+                f' called "{NAMED_AS_STEP}" there',
+                stacklevel=2,
+            )
+            name = NAMED_AS_STEP
         self._run.log({STEP_METRIC: iteration, name: value})
 
     def write_scalar(

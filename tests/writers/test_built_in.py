@@ -6,9 +6,11 @@ import posixpath
 import re
 import signal
 import struct
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -165,6 +167,63 @@ def test_tensorboard_has_images_texts_histograms_and_the_pipeline(new_run: NewRu
     histogram = result.Histograms("weights")[-1].histogram_value
     assert (histogram.min, histogram.max, histogram.num) == (0, 2, 4)
     assert (list(histogram.bucket_limit), list(histogram.bucket)) == ([1, 2], [1, 3])
+
+
+def test_a_scalar_and_a_histogram_of_one_name_are_both_shown(tmp_path: Path) -> None:
+    """Whatever comes first, and in the second attempt the other way round; read as TensorBoard's
+    own server reads it.
+    """
+    pytest.importorskip("tensorboard", reason="pip install 'hookflow[tensorboard]'")
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    from tensorboard.context import RequestContext
+
+    from hookflow.writers import TensorBoardWriter
+
+    told = []
+    for iteration in (1, 2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            writer = TensorBoardWriter(tmp_path)
+            calls = [
+                lambda: writer.write_scalar("grad", 0.5, iteration, 0, 1.0),  # noqa: B023
+                lambda: writer.write_histogram("grad", [0, 1], [4], iteration, 0, 1.0),  # noqa: B023
+            ]
+            if iteration == 2:
+                calls.reverse()
+            for call in calls:
+                call()
+            writer.close()
+        told += [str(each.message) for each in caught if "TensorBoard" in str(each.message)]
+    multiplexer = EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(tmp_path))
+    multiplexer.Reload()
+    board = MultiplexerDataProvider(multiplexer, str(tmp_path))
+    asked: dict[str, Any] = {"experiment_id": "", "downsample": 9}
+    scalars_shown = board.read_scalars(RequestContext(), plugin_name="scalars", **asked)["."]
+    shown = board.read_tensors(RequestContext(), plugin_name="histograms", **asked)["."]
+    assert {tag: [(each.step, each.value) for each in of] for tag, of in scalars_shown.items()} == {
+        "grad": [(1, 0.5), (2, 0.5)]
+    }
+    assert {tag: [each.step for each in of] for tag, of in shown.items()} == {
+        "grad/histogram": [1, 2]
+    }
+    assert len(told) == 1 and 'it is called "grad/histogram" there' in told[0]
+
+
+def test_a_number_called_as_the_axis_of_wandb_does_not_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hookflow.writers import WandbWriter
+
+    rows: list[dict[str, Any]] = []
+    run = SimpleNamespace(log=rows.append, define_metric=lambda *_, **__: None)
+    stand_in = SimpleNamespace(init=lambda **_: run, Settings=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    writer = WandbWriter(tmp_path, "toy", "one")
+    with pytest.warns(UserWarning, match="x axis"):
+        writer.write_scalar("iteration", 0.5, 7, 0, 1.0)
+    assert rows == [{"iteration": 7, "iteration/value": 0.5}]
 
 
 @pytest.mark.parametrize(
