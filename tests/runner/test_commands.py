@@ -17,7 +17,7 @@ import pytest
 from hookflow.events.commands import COMMANDS, send
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint.manifest import find_damage, read_manifest
+from hookflow.runner.checkpoint.manifest import find_damage, parse_iteration, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.loop.control import CommandHandler
@@ -273,6 +273,41 @@ def test_what_is_validated_anyway_is_validated_once(
     assert [record["it"] for record in records(run_dir, "metrics")] == expected
     sent = {text for _, text in script} or {"validate"}
     assert {given[1:3] for given in answers(run_dir)} == {(text, True) for text in sent}
+
+
+class MeasuresInOrder:
+    """Gives these values of the metric `given`, one for each validation."""
+
+    writes = ("metrics.given",)
+
+    def __init__(self, values: list[float]) -> None:
+        self._values = values
+
+    def after_val(self, metrics: Any) -> None:
+        metrics["given"] = self._values.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.9, 0.9, 0.8, 0.7, 0.1], {"best": 4, "best-2": 8, "best-3": 12}),
+        ([0.75, 0.9, 0.8, 0.7, 0.1], {"best": 4, "best-2": 8, "best-3": 12}),
+        ([0.9, 0.75, 0.8, 0.7, 0.1], {"best": 4, "best-2": 8, "best-3": 12}),
+    ],
+)
+def test_an_iteration_that_is_validated_twice_is_among_the_best_once(
+    trained: Trained, tmp_path: Path, values: list[float], expected: dict[str, int]
+) -> None:
+    run_dir = trained(
+        f'hooks.measures={{use="{__file__}:MeasuresInOrder", args={{values={values}}}}}',
+        'hooks.checkpoint.args={monitor="given", mode="max", top=3}',
+        'run.val_every="4it"',
+        commander(tmp_path / "mark", (4, "pause"), (4, "validate"), (4, "resume")),
+    )
+    assert [record["it"] for record in records(run_dir, "metrics")] == [4, 4, 8, 12, 15]
+    names = CheckpointStore(run_dir.checkpoints).names()
+    best = {name: parse_iteration(path) for name, path in names.items() if name != "last"}
+    assert best == expected
 
 
 def test_a_validation_that_a_stop_leaves_out_is_refused(trained: Trained, tmp_path: Path) -> None:

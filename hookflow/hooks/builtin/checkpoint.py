@@ -253,8 +253,9 @@ class Checkpoint(Hook):
             rank = 0
             while rank < len(best) and compute_gain(value, best[rank][0], mode) <= 0:
                 rank += 1
-            if rank == self.top:
-                continue
+            if rank == self.top or any(it == run.iter for _, it in best[:rank]):
+                continue  # an iteration that is validated twice has one place: its better one
+            best[rank:] = [each for each in best[rank:] if each[1] != run.iter]
             best.insert(rank, (value, run.iter))
             del best[self.top :]
             names = list_ranks(self.best_by(metric), self.top)
