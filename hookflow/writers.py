@@ -3,9 +3,11 @@ and those that are named by a short name.
 """
 
 import csv
+import json
 import os
 import re
 import time as clock
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter, signature
@@ -237,6 +239,49 @@ class CSVWriter(Writer):
 CONFIG_TAG = "pipeline"
 """The tag of the resolved pipeline, a text."""
 
+TAGS_FILE = "tags.jsonl"
+"""The file beside those of TensorBoard with the tags so far: a line for each, kind and name."""
+
+
+class TensorBoardTags:
+    """The tags of things by kind: TensorBoard shows nothing of a tag that a scalar and a histogram
+    have. The second of the two is called by its kind, too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tags: dict[tuple[str, str], str] = {}
+        self._kinds: dict[str, str] = {}
+        """What kind of thing each tag is of."""
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):  # a kill has torn the last line
+                    kind, name = json.loads(line)
+                    self._take(kind, name)
+
+    def find(self, kind: str, name: str) -> str:
+        """Return the tag of a thing, in every attempt the same."""
+        known = self._tags.get((kind, name))
+        if known is not None:
+            return known
+        tag = self._take(kind, name)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([kind, name]) + "\n")
+        if tag != name:
+            warnings.warn(
+                f'TensorBoard cannot show the {kind} "{name}" beside the {self._kinds[name]} of'
+                f' that name: it is called "{tag}" there',
+                stacklevel=2,
+            )
+        return tag
+
+    def _take(self, kind: str, name: str) -> str:
+        tag = name
+        while self._kinds.setdefault(tag, kind) != kind or tag in self._tags.values():
+            tag = f"{tag}/{kind}"
+        self._tags[kind, name] = tag
+        return tag
+
 
 class TensorBoardWriter(Writer):
     """TensorBoard's event files: scalars (in fp32, as TensorBoard has them), images, texts,
@@ -255,6 +300,7 @@ class TensorBoardWriter(Writer):
         self._events = event_pb2
         self._protos = summary_pb2
         dir.mkdir(parents=True, exist_ok=True)
+        self._tags = TensorBoardTags(dir / TAGS_FILE)
         # TensorBoard reads the files in the order of their names, and knows them by "tfevents".
         file_name = f"events.out.tfevents.{clock.time_ns():020}.hookflow"
         self._file = (dir / file_name).open("wb")
@@ -268,7 +314,7 @@ class TensorBoardWriter(Writer):
     def write_scalar(
         self, name: str, value: float, iteration: int, epoch: int, time: float
     ) -> None:
-        self._add(iteration, time, tag=name, simple_value=value)
+        self._add(iteration, time, tag=self._tags.find("scalar", name), simple_value=value)
 
     def write_image(
         self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float
@@ -279,7 +325,7 @@ class TensorBoardWriter(Writer):
         image = self._protos.Summary.Image(
             width=width, height=height, colorspace=4, encoded_image_string=png
         )
-        self._add(iteration, time, tag=name, image=image)
+        self._add(iteration, time, tag=self._tags.find("image", name), image=image)
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
         self._add_summary(self._summary.text(name, text), iteration, time)
@@ -308,7 +354,7 @@ class TensorBoardWriter(Writer):
             bucket_limit=edges[1:],
             bucket=counts,
         )
-        self._add(iteration, time, tag=name, histo=histogram)
+        self._add(iteration, time, tag=self._tags.find("histogram", name), histo=histogram)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         import tomli_w
@@ -343,6 +389,46 @@ PARAMETERS_PER_CALL = 100
 
 MAX_PARAMETER_LENGTH = 500
 """How long a value may be for MLflow."""
+
+
+NAMED_IN_MLFLOW = ("metric", "image", "text", "histogram")
+"""The kinds of things that a run names."""
+
+NAME_TAG = "hookflow.{kind}."
+"""What a tag of MLflow begins with that says how hookflow calls something, by MLflow's name."""
+
+
+class MLflowNames:
+    """The names that MLflow has for things of one kind: it takes few characters, and so two names
+    may become one. The second of the two has a number behind it.
+
+    `by_name` are those that it has already, by hookflow's names.
+    """
+
+    def __init__(self, kind: str, by_name: Mapping[str, str]) -> None:
+        self._kind = kind
+        self._by_name = dict(by_name)
+
+    def get(self, name: str) -> str | None:
+        """Return what MLflow calls a name; None where it is not known yet."""
+        return self._by_name.get(name)
+
+    def add(self, name: str, wanted: str) -> str:
+        """Return what MLflow calls a new name: what is wanted, unless another one has that."""
+        taken = {called: other for other, called in self._by_name.items()}
+        called = wanted
+        number = 2
+        while called in taken:
+            called = f"{wanted}.{number}"
+            number += 1
+        self._by_name[name] = called
+        if called != wanted:
+            warnings.warn(
+                f'MLflow would take the {self._kind} "{name}" and "{taken[wanted]}" for one:'
+                f' "{name}" is called "{called}" there',
+                stacklevel=2,
+            )
+        return called
 
 
 class MLflowWriter(Writer):
@@ -391,17 +477,34 @@ class MLflowWriter(Writer):
         self._run = run.info.run_id
         self._metrics = set(run.data.metrics)
         """The metrics that MLflow has, by its names."""
+        self._names = {kind: _read_names(kind, run.data) for kind in NAMED_IN_MLFLOW}
         if runs:
             self._client.update_run(self._run, status="RUNNING")
 
     def write_scalar(
         self, name: str, value: float, iteration: int, epoch: int, time: float
     ) -> None:
-        metric = self._metric(_replace_disallowed(name))
+        metric = self._name("metric", name)
         self._client.log_metric(
             self._run, metric, value, timestamp=round(time * 1000), step=iteration
         )
         self._metrics.add(metric)
+
+    def _name(self, kind: str, name: str) -> str:
+        """Return what something is called, in every attempt the same: where that is not its own
+        name, a tag says whose it is.
+        """
+        names = self._names[kind]
+        known = names.get(name)
+        if known is not None:
+            return known
+        wanted = _replace_disallowed(name)
+        if kind == "metric":
+            wanted = self._metric(wanted)
+        called = names.add(name, wanted)
+        if called != name:
+            self._client.set_tag(self._run, NAME_TAG.format(kind=kind) + called, name)
+        return called
 
     def _metric(self, name: str) -> str:
         """Return what a metric is called: in a folder it is a file,
@@ -420,12 +523,11 @@ class MLflowWriter(Writer):
     def write_image(
         self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float
     ) -> None:
-        self._client.log_artifact(self._run, str(file), f"images/{_replace_disallowed(name)}")
+        self._client.log_artifact(self._run, str(file), f"images/{self._name('image', name)}")
 
     def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
-        self._client.log_text(
-            self._run, text, f"texts/{_replace_disallowed(name)}/it{iteration:08}.txt"
-        )
+        path = f"texts/{self._name('text', name)}/it{iteration:08}.txt"
+        self._client.log_text(self._run, text, path)
 
     def write_histogram(
         self,
@@ -437,15 +539,16 @@ class MLflowWriter(Writer):
         time: float,
     ) -> None:
         histogram = {"edges": list(edges), "counts": list(counts)}
-        self._client.log_dict(
-            self._run, histogram, f"histograms/{_replace_disallowed(name)}/it{iteration:08}.json"
-        )
+        path = f"histograms/{self._name('histogram', name)}/it{iteration:08}.json"
+        self._client.log_dict(self._run, histogram, path)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         parameters = []
+        names = MLflowNames("parameter", {})
         for key, value in flat(config):
             text = str(value)[:MAX_PARAMETER_LENGTH]
-            parameters.append(self._param(_replace_disallowed(key), text))
+            called = names.add(key, _replace_disallowed(key))
+            parameters.append(self._param(called, text))
         for start in range(0, len(parameters), PARAMETERS_PER_CALL):
             batch = parameters[start : start + PARAMETERS_PER_CALL]
             self._client.log_batch(self._run, params=batch)
@@ -463,10 +566,24 @@ def _replace_disallowed(name: str) -> str:
     return "/".join(parts) or "_"
 
 
+def _read_names(kind: str, data: Any) -> MLflowNames:
+    """Return the names of one kind that a run of MLflow has, by its tags and its metrics."""
+    begin = NAME_TAG.format(kind=kind)
+    tags = {key: name for key, name in data.tags.items() if key.startswith(begin)}
+    names = {name: key.removeprefix(begin) for key, name in tags.items()}
+    if kind == "metric":
+        own = set(data.metrics) - set(names.values())
+        names |= {name: name for name in own}
+    return MLflowNames(kind, names)
+
+
 STEP_METRIC = "iteration"
 """The metric that charts have as their x axis: W&B's own step counts calls,
 and takes none that comes late.
 """
+
+NAMED_AS_STEP = f"{STEP_METRIC}/value"
+"""What W&B has something as that is logged by the name of the x axis."""
 
 
 class WandbWriter(Writer):
@@ -503,6 +620,13 @@ class WandbWriter(Writer):
         self._run.define_metric("*", step_metric=STEP_METRIC)
 
     def _log(self, name: str, value: Any, iteration: int) -> None:
+        if name == STEP_METRIC:
+            warnings.warn(
+                f'W&B has the x axis of all charts as "{name}": what is logged as "{name}" is'
+                f' called "{NAMED_AS_STEP}" there',
+                stacklevel=2,
+            )
+            name = NAMED_AS_STEP
         self._run.log({STEP_METRIC: iteration, name: value})
 
     def write_scalar(

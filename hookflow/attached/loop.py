@@ -470,8 +470,7 @@ class AttachedLoop:
             safe_point.stop = StopReason(
                 "the loop was left before its end", "stopped", 0, save=False
             )
-        safe_point.control.over = True
-        safe_point.control.validation_due = False
+        safe_point.control.end()
         self._update.settle()
         self.phase = IterationPhase.NONE
         state.iterating = False

@@ -124,6 +124,9 @@ class Hook:
     The runner gives it before the first point fires, unless there is one.
     """
 
+    bound_points: Collection[str] = ()
+    """The points at which the hook fires in its pipeline; the runner gives them, as the name."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive a resume.
 

@@ -576,6 +576,45 @@ WORSENS = (
 """The first accuracy is the lowest, so that the best weights are not the last ones."""
 
 
+ONLY_AFTER_VAL = 'hooks.checkpoint.points=["after_val"]'
+TWO_HOOKS = (
+    'hooks.second={use="checkpoint", points=["after_val"], args={monitor="none", mode="max"}}'
+)
+ONLY_LAST = "hooks.checkpoint.args={keep=1}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((ONLY_AFTER_VAL,), [5, 10, 15]),
+        ((ONLY_AFTER_VAL, 'run.val_every="4it"'), [4, 8, 12, 15]),
+        ((ONLY_AFTER_VAL, ONLY_LAST), [5, 10, 15]),
+        # Another point saves `last` already: after the first validation nothing is better.
+        (('run.val_every="4it"',), [4, 5, 10, 15]),
+        ((ONLY_LAST, 'run.val_every="4it"', TWO_HOOKS), [4, 5, 10, 15]),
+        (("hooks.checkpoint.points=['on_exception']",), [15]),
+    ],
+)
+def test_last_is_saved_at_each_validation_where_no_other_point_saves_it(
+    trained: Trained, overrides: tuple[str, ...], expected: list[int]
+) -> None:
+    hook = f'hooks.equal={{use="{__file__}:MeasuresTheSame"}}'
+    args = 'hooks.checkpoint.args={monitor="none", mode="max", keep=1}'
+    run_dir = trained(hook, args, *overrides)
+    saved = records(run_dir, "checkpoint")
+    assert [record["it"] for record in saved] == expected
+    assert all("last" in record["names"] for record in saved)  # type: ignore[operator]
+
+
+class MeasuresTheSame:
+    """Gives each validation the same metric, so that the first one stays the best."""
+
+    writes = ("metrics.none",)
+
+    def after_val(self, metrics: Any) -> None:
+        metrics["none"] = 1.0
+
+
 def test_the_best_weights_are_restored_for_the_test_and_what_follows(trained: Trained) -> None:
     hooks = (
         f'hooks.compares={{use="{__file__}:Compares"}}',

@@ -17,7 +17,7 @@ import pytest
 from hookflow.events.commands import COMMANDS, send
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint.manifest import find_damage, read_manifest
+from hookflow.runner.checkpoint.manifest import find_damage, parse_iteration, read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import EventRecorder
 from hookflow.runner.loop.control import CommandHandler
@@ -230,6 +230,93 @@ def test_a_paused_run_steps_one_iteration_at_a_time(trained: Trained, tmp_path: 
     )
     validated = [record["it"] for record in records(run_dir, "metrics")]
     assert validated == [4, 5, 10, 15]
+
+
+class AsksLate:
+    """Sends the command `validate` while the end of epoch 2 is validated."""
+
+    def before_val(self, run: Any) -> None:
+        if run.epoch == 2:
+            signals = run._log._on_command.__self__
+            id_ = send(RunDir(run.dir), "validate")
+            wait_for(lambda: any(command["id"] == id_ for command in signals.commands))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "script", "expected"),
+    [
+        ((), [(5, "validate")], [5, 10, 15]),
+        ((), [(15, "validate")], [5, 10, 15]),
+        (("run.val_every=2",), [(5, "validate")], [5, 10, 15]),
+        (('run.val_every="4it"',), [(4, "validate")], [4, 8, 12, 15]),
+        (('run.val_every="5it"',), [(5, "validate")], [5, 10, 15]),
+        ((f'hooks.late={{use="{__file__}:AsksLate"}}',), [], [5, 10, 15]),
+        # Other weights are validated: those of the average, and then those without it.
+        (('run.val_every="4it"',), [(4, "off ema"), (4, "validate")], [4, 4, 8, 12, 15]),
+        # In a pause whoever asks for it has seen the one before.
+        (
+            ('run.val_every="4it"',),
+            [(4, "pause"), (4, "validate"), (4, "resume")],
+            [4, 4, 8, 12, 15],
+        ),
+        ((), [(5, "pause"), (5, "validate"), (5, "resume")], [5, 10, 15]),
+    ],
+)
+def test_what_is_validated_anyway_is_validated_once(
+    trained: Trained,
+    tmp_path: Path,
+    overrides: tuple[str, ...],
+    script: list[tuple[int, str]],
+    expected: list[int],
+) -> None:
+    run_dir = trained(*overrides, commander(tmp_path / "mark", *script))
+    assert [record["it"] for record in records(run_dir, "metrics")] == expected
+    sent = {text for _, text in script} or {"validate"}
+    assert {given[1:3] for given in answers(run_dir)} == {(text, True) for text in sent}
+
+
+class MeasuresInOrder:
+    """Gives these values of the metric `given`, one for each validation."""
+
+    writes = ("metrics.given",)
+
+    def __init__(self, values: list[float]) -> None:
+        self._values = values
+
+    def after_val(self, metrics: Any) -> None:
+        metrics["given"] = self._values.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.9, 0.9, 0.8, 0.7, 0.1], {"best": 4, "best-2": 8, "best-3": 12}),
+        ([0.75, 0.9, 0.8, 0.7, 0.1], {"best": 4, "best-2": 8, "best-3": 12}),
+        ([0.9, 0.75, 0.8, 0.7, 0.1], {"best": 4, "best-2": 8, "best-3": 12}),
+    ],
+)
+def test_an_iteration_that_is_validated_twice_is_among_the_best_once(
+    trained: Trained, tmp_path: Path, values: list[float], expected: dict[str, int]
+) -> None:
+    run_dir = trained(
+        f'hooks.measures={{use="{__file__}:MeasuresInOrder", args={{values={values}}}}}',
+        'hooks.checkpoint.args={monitor="given", mode="max", top=3}',
+        'run.val_every="4it"',
+        commander(tmp_path / "mark", (4, "pause"), (4, "validate"), (4, "resume")),
+    )
+    assert [record["it"] for record in records(run_dir, "metrics")] == [4, 4, 8, 12, 15]
+    names = CheckpointStore(run_dir.checkpoints).names()
+    best = {name: parse_iteration(path) for name, path in names.items() if name != "last"}
+    assert best == expected
+
+
+def test_a_validation_that_a_stop_leaves_out_is_refused(trained: Trained, tmp_path: Path) -> None:
+    run_dir = trained(commander(tmp_path / "mark", (4, "validate"), (4, "stop")))
+    assert not records(run_dir, "metrics")
+    assert sorted(given[1:] for given in answers(run_dir)) == [
+        ("stop", True, ""),
+        ("validate", False, "the training is over"),
+    ]
 
 
 def test_a_pause_does_not_take_the_steps_of_the_pause_before() -> None:

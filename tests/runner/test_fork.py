@@ -168,12 +168,23 @@ def test_what_is_left_out_is_named(trained: Trained, fork: Fork) -> None:
     for expected in (
         "the optimizer is another: the state of torch.optim:SGD is dropped (momentum_buffer)",
         "the task is another: the state of the parent's is dropped (",
-        'a hook "early_stop" that this pipeline does not have: its state is dropped (best, waited)',
+        'a hook "early_stop" that this pipeline does not have: its state is dropped (best, waited,',
         f'since {parent.id}:it00000009: the hook "swa" is new: it starts anew',
         "run.seed is another: the generators begin with it",
         "since",
     ):
         assert any(expected in text for text in texts), expected
+
+
+def test_the_best_average_of_a_fork_is_its_own(trained: Trained, fork: Fork) -> None:
+    """That of the parent is better, and is not in the fork's directory."""
+    gives = (
+        'hooks.gives={use="tests.runner.test_resume:GivesNumbers", args={numbers=[0.5, 0.9, 0.7]}}'
+    )
+    parent = trained(*KEEPS, gives, 'hooks.ema.args={decay=0.9, monitor="given", mode="max"}')
+    assert (parent.checkpoints / "best-ema").readlink().name == "it00000010"
+    child = fork(parent, "it00000012")
+    assert (child.checkpoints / "best-ema").readlink().name.startswith("it00000015")
 
 
 @pytest.mark.parametrize("name", ["Numbers", "NumbersWithPlace"])

@@ -15,7 +15,12 @@ import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.runner.checkpoint.manifest import MANIFEST_FILE, make_sealed_text, read_manifest
+from hookflow.runner.checkpoint.manifest import (
+    MANIFEST_FILE,
+    make_sealed_text,
+    parse_iteration,
+    read_manifest,
+)
 from hookflow.runner.checkpoint.resume_rules import (
     UNREADABLE_HOOKS_NOTE,
     ChangeRule,
@@ -203,6 +208,99 @@ def test_data_of_the_same_length_are_resumed(new_run: NewRun, train_here: Train)
     )
     assert train_here(run_dir, resume=True) == 0
     assert not [text for text in messages(run_dir) if "when the checkpoint was saved" in text]
+
+
+class GivesNumbers:
+    """Gives the metrics `given` and `other`: a number for each epoch, that of `other` negated."""
+
+    writes = ("metrics.given", "metrics.other")
+
+    def __init__(self, numbers: list[float]) -> None:
+        self._numbers = numbers
+
+    def after_val(self, run: Any, metrics: Any) -> None:
+        metrics["given"] = self._numbers[run.epoch - 1]
+        metrics["other"] = -self._numbers[run.epoch - 1]
+
+
+def with_numbers(
+    new_run: NewRun, train: Train, numbers: list[float], then: Sequence[str], now: Sequence[str]
+) -> RunDir:
+    """Train a run for three epochs, and resume it with other overrides until `numbers` end."""
+    gives = f'hooks.gives={{use="{__file__}:GivesNumbers", args={{numbers={numbers}}}}}'
+    run_dir = new_run("run.max_epochs=3", gives, *then)
+    other = new_run(f"run.max_epochs={len(numbers)}", gives, *now)
+    assert train(run_dir) == 0
+    run_dir.checkpoints.rename(other.checkpoints)
+    assert train(other, resume=True, allow_changed_hooks=True) == 0
+    return other
+
+
+BY_MAX = 'hooks.checkpoint.args={monitor="given", mode="max", top=3}'
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "fourth", "expected"),
+    [
+        # Of 0.5, 0.9 and 0.7 by hand; an epoch has five iterations.
+        (BY_MAX, BY_MAX, 0.6, {"best": 10, "best-2": 15, "best-3": 20}),
+        (BY_MAX, BY_MAX.replace("max", "min"), 0.6, {"best": 5, "best-2": 20, "best-3": 15}),
+        (BY_MAX, BY_MAX.replace("max", "min"), 1.0, {"best": 5, "best-2": 15, "best-3": 10}),
+        (BY_MAX, BY_MAX.replace("max", "min").replace("3", "1"), 1.0, {"best": 5}),
+        (BY_MAX.replace("3", "1"), BY_MAX, 0.6, {"best": 10, "best-2": 20}),
+        (
+            BY_MAX,
+            'hooks.checkpoint.args={monitor={given="max", other="max"}}',
+            0.6,
+            {"best-given": 10, "best-other": 20},
+        ),
+        (BY_MAX, BY_MAX.replace("given", "other"), 0.6, {"best": 20}),
+    ],
+)
+def test_the_best_so_far_are_ranked_as_a_resumed_run_ranks(
+    new_run: NewRun,
+    train_here: Train,
+    then: str,
+    now: str,
+    fourth: float,
+    expected: dict[str, int],
+) -> None:
+    run_dir = with_numbers(new_run, train_here, [0.5, 0.9, 0.7, fourth], [then], [now])
+    names = CheckpointStore(run_dir.checkpoints).names()
+    assert {name: parse_iteration(names[name]) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "last"),
+    [
+        # 0.9 is the best of the first three: it waits for one validation, and then for another.
+        ('monitor="given", mode="max"', 4),
+        # From the fourth on 0.85 is the best, or its negative: two that are worse follow.
+        ('monitor="given", mode="min"', 7),
+        ('monitor="other", mode="max"', 7),
+    ],
+)
+def test_a_best_of_another_number_stops_no_resumed_run(
+    new_run: NewRun, train_here: Train, now: str, last: int
+) -> None:
+    stops = "hooks.early_stop.args={%s, patience=2}"
+    run_dir = with_numbers(
+        new_run,
+        train_here,
+        [0.5, 0.9, 0.7, 0.89, 0.85, 0.86, 0.87, 0.88],
+        [stops % 'monitor="given", mode="max"'],
+        [stops % now],
+    )
+    assert records(run_dir, "end")[-1]["it"] == 5 * last
+    assert any("the best so far does not count" in text for text in messages(run_dir)) == (last > 4)
+
+
+def test_an_average_has_no_best_of_another_metric(new_run: NewRun, train_here: Train) -> None:
+    best = 'hooks.ema.args={decay=0.9, monitor="%s", mode="max"}'
+    run_dir = with_numbers(
+        new_run, train_here, [0.5, 0.9, 0.7, 0.6], [best % "given"], [best % "other"]
+    )
+    assert (run_dir.checkpoints / "best-ema").readlink().name == "it00000020"
 
 
 def test_hooks_that_are_gone_or_new(new_run: NewRun, train_here: Train) -> None:

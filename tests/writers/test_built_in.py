@@ -6,8 +6,11 @@ import posixpath
 import re
 import signal
 import struct
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -166,6 +169,63 @@ def test_tensorboard_has_images_texts_histograms_and_the_pipeline(new_run: NewRu
     assert (list(histogram.bucket_limit), list(histogram.bucket)) == ([1, 2], [1, 3])
 
 
+def test_a_scalar_and_a_histogram_of_one_name_are_both_shown(tmp_path: Path) -> None:
+    """Whatever comes first, and in the second attempt the other way round; read as TensorBoard's
+    own server reads it.
+    """
+    pytest.importorskip("tensorboard", reason="pip install 'hookflow[tensorboard]'")
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    from tensorboard.context import RequestContext
+
+    from hookflow.writers import TensorBoardWriter
+
+    told = []
+    for iteration in (1, 2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            writer = TensorBoardWriter(tmp_path)
+            calls = [
+                lambda: writer.write_scalar("grad", 0.5, iteration, 0, 1.0),  # noqa: B023
+                lambda: writer.write_histogram("grad", [0, 1], [4], iteration, 0, 1.0),  # noqa: B023
+            ]
+            if iteration == 2:
+                calls.reverse()
+            for call in calls:
+                call()
+            writer.close()
+        told += [str(each.message) for each in caught if "TensorBoard" in str(each.message)]
+    multiplexer = EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(tmp_path))
+    multiplexer.Reload()
+    board = MultiplexerDataProvider(multiplexer, str(tmp_path))
+    asked: dict[str, Any] = {"experiment_id": "", "downsample": 9}
+    scalars_shown = board.read_scalars(RequestContext(), plugin_name="scalars", **asked)["."]
+    shown = board.read_tensors(RequestContext(), plugin_name="histograms", **asked)["."]
+    assert {tag: [(each.step, each.value) for each in of] for tag, of in scalars_shown.items()} == {
+        "grad": [(1, 0.5), (2, 0.5)]
+    }
+    assert {tag: [each.step for each in of] for tag, of in shown.items()} == {
+        "grad/histogram": [1, 2]
+    }
+    assert len(told) == 1 and 'it is called "grad/histogram" there' in told[0]
+
+
+def test_a_number_called_as_the_axis_of_wandb_does_not_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hookflow.writers import WandbWriter
+
+    rows: list[dict[str, Any]] = []
+    run = SimpleNamespace(log=rows.append, define_metric=lambda *_, **__: None)
+    stand_in = SimpleNamespace(init=lambda **_: run, Settings=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    writer = WandbWriter(tmp_path, "toy", "one")
+    with pytest.warns(UserWarning, match="x axis"):
+        writer.write_scalar("iteration", 0.5, 7, 0, 1.0)
+    assert rows == [{"iteration": 7, "iteration/value": 0.5}]
+
+
 @pytest.mark.parametrize(
     "name", ["val/AR@100", "a//b", "loss/", "/y", "./x", "a/../b", "//", "lr/0"]
 )
@@ -187,6 +247,52 @@ def test_mlflow_has_scalars_parameters_and_artifacts(new_run: NewRun) -> None:
         each.path for each in client.list_artifacts(result.info.run_id, "images/val/sample")
     }
     assert len(artifacts) == 5
+
+
+def test_two_names_that_mlflow_cannot_tell_apart_are_two_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the second attempt logs them the other way round, and beside the rule for
+    folders, by which `lr/0` is called `lr.0`.
+    """
+    mlflow = pytest.importorskip(
+        "mlflow", reason="MLflow is not installed: pip install 'hookflow[mlflow]'"
+    )
+    from hookflow.writers import MLflowWriter
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    value_of = {"AR@100": 1.0, "AR_100": 2.0, "AR#100": 3.0, "lr": 4.0, "lr/0": 5.0, "lr.0": 6.0}
+    told: list[str] = []
+    for iteration, names in ((1, [*value_of]), (2, [*reversed(value_of)])):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            writer = MLflowWriter(tmp_path, "toy", "one")
+            for name in names:
+                writer.write_scalar(name, value_of[name], iteration, 0, 1.0)
+                writer.write_text(name, f"{name} at {iteration}", iteration, 0, 1.0)
+            if iteration == 1:
+                writer.write_config({"data": {"a@b": 1, "a_b": 2}})
+            writer.close()
+        told += [str(each.message) for each in caught if "for one" in str(each.message)]
+    client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
+    (result,) = client.search_runs([client.get_experiment_by_name("toy").experiment_id])
+    run = result.info.run_id
+    histories = [
+        [(metric.step, metric.value) for metric in client.get_metric_history(run, name)]
+        for name in result.data.metrics
+    ]
+    assert sorted(histories) == [[(1, value), (2, value)] for value in value_of.values()]
+    texts = []
+    for folder in client.list_artifacts(run, "texts"):
+        for path in [folder.path, *(each.path for each in client.list_artifacts(run, folder.path))]:
+            texts += [
+                each.path for each in client.list_artifacts(run, path) if each.path.endswith(".txt")
+            ]
+    assert len(set(texts)) == 2 * len(value_of)
+    assert sorted(result.data.params.values()) == ["1", "2"]
+    assert 'the metric "AR_100" and "AR@100" for one: "AR_100" is called "AR_100.2"' in told[0]
+    assert sum("the metric" in text for text in told) == 3, "once in all attempts"
+    assert result.data.tags["hookflow.metric.AR_100"] == "AR@100"
 
 
 def test_a_metric_may_be_called_as_the_prefix_of_another(

@@ -190,11 +190,17 @@ class Average(WeightAverageHook):
             }
 
     def state_dict(self) -> dict[str, Any]:
-        return {"updates": self.updates, "best": self.best}
+        return {"updates": self.updates, "best": self.best, "monitor": self.monitor}
+
+    def forked_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        if state["best"] is not None:  # the checkpoint that has it is the parent's
+            return {**state, "best": None}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.updates = state["updates"]
-        self.best = state["best"]
+        if state.get("monitor", self.monitor) == self.monitor:  # else it is of another metric
+            self.best = state["best"]
 
     def network(self, run: Run) -> nn.Module:
         if self.model is None:

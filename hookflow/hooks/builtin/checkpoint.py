@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -61,10 +62,10 @@ def _check_trail(written: str | None) -> str | None:
 class Checkpoint(Hook):
     """Saves `last` after each epoch, and the best by validation metrics.
 
-    Bound to `after_train_iter`, it saves `last` after each iteration. The best go by `best`,
-    `best-2`, …; where several metrics are watched, by `best-accuracy`, `best-accuracy-2`, … Bound
-    to `on_exception`, it saves what stands when something raises, apart from what a run resumes
-    from.
+    Bound to `after_train_iter`, it saves `last` after each iteration, and bound to `after_val`
+    alone, after each validation. The best go by `best`, `best-2`, …; where several metrics are
+    watched, by `best-accuracy`, `best-accuracy-2`, … Bound to `on_exception`, it saves what stands
+    when something raises, apart from what a run resumes from.
 
     With `stage = "train"` the best go by numbers that the training has logged by the end of an
     epoch, such as `loss_epoch` of `log` with `mean = "epoch"`: for a run without validation data.
@@ -177,6 +178,8 @@ class Checkpoint(Hook):
         self.modes = _read_modes(self.monitor, self.mode)
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in self.modes}
         """For each metric the best values with the iterations that had them, the best first."""
+        self.former_names: dict[str, int] | None = None
+        """The names that the best had before a resume, where they must be given anew."""
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -227,12 +230,16 @@ class Checkpoint(Hook):
 
     def after_train_epoch(self, run: Run) -> None:
         run.save_checkpoint("last", keep=self.newest)
+        self._give_names_anew(run)
         if self.stage == "train":
             self._rank(run, {metric: read_logged_value(run, metric) for metric in self.modes})
 
     after_train_iter = after_train_epoch
 
     def after_val(self, run: Run) -> None:
+        if not _is_last_saved_in_training(run):
+            run.save_checkpoint("last", keep=self.newest)
+        self._give_names_anew(run)
         values = {metric: read_latest_metric(run, metric) for metric in self.modes}
         self._rank(run, {metric: value for metric, value in values.items() if value is not None})
 
@@ -246,13 +253,34 @@ class Checkpoint(Hook):
             rank = 0
             while rank < len(best) and compute_gain(value, best[rank][0], mode) <= 0:
                 rank += 1
-            if rank == self.top:
-                continue
+            if rank == self.top or any(it == run.iter for _, it in best[:rank]):
+                continue  # an iteration that is validated twice has one place: its better one
+            best[rank:] = [each for each in best[rank:] if each[1] != run.iter]
             best.insert(rank, (value, run.iter))
             del best[self.top :]
             names = list_ranks(self.best_by(metric), self.top)
             down = {names[k]: best[k][1] for k in range(rank + 1, len(best))}
             run.save_checkpoint(names[rank], moved=down, keep=self.newest)
+
+    def _give_names_anew(self, run: Run) -> None:
+        """Ask for the names of the best where a resumed run ranks or calls them in another way."""
+        if self.former_names is None:
+            return
+        self.former_names = None
+        names = self._list_names()
+        run.save_checkpoint(moved=names, keep=self.newest)
+        run.say(
+            "monitor, mode or top is another than before: the best so far are named anew"
+            f" ({', '.join(names)})"
+        )
+
+    def _list_names(self) -> dict[str, int]:
+        """Return the names of the best checkpoints, with their iterations."""
+        names: dict[str, int] = {}
+        for metric, best in self.best.items():
+            ranks = list_ranks(self.best_by(metric), self.top)
+            names |= {name: it for name, (_, it) in zip(ranks, best, strict=False)}
+        return names
 
     def best_by(self, metric: str) -> str:
         """Return the name of the best checkpoint by a metric."""
@@ -262,7 +290,14 @@ class Checkpoint(Hook):
         run.save_checkpoint("exception")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": {metric: list(best) for metric, best in self.best.items()}}
+        names = self.former_names
+        if names is None:
+            names = self._list_names()
+        return {
+            "best": {metric: list(best) for metric, best in self.best.items()},
+            "names": names,
+            "stage": self.stage,
+        }
 
     def forked_state(self, state: dict[str, Any]) -> dict[str, Any]:
         has_best = any(state["best"].values())
@@ -271,11 +306,26 @@ class Checkpoint(Hook):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best |= {
-            metric: best[: self.top]
-            for metric, best in state["best"].items()
-            if metric in self.best
-        }
+        if state.get("stage", self.stage) != self.stage:  # those so far are of other numbers
+            return
+        for metric, mode in self.modes.items():
+            known = [(value, it) for value, it in state["best"].get(metric, ())]
+            known.sort(key=itemgetter(0), reverse=mode == "max")
+            self.best[metric] = known[: self.top]
+        names = self._list_names()
+        former = state.get("names", names)
+        if any(former.get(name) != it for name, it in names.items()):
+            self.former_names = former
+
+
+POINTS_OF_LAST = frozenset(("after_train_iter", "after_train_epoch"))
+"""The points at which the hook saves `last`, whatever a validation gives."""
+
+
+def _is_last_saved_in_training(run: Run) -> bool:
+    """Return whether a hook `checkpoint` of the run saves `last` at a point of the training."""
+    hooks = [hook for hook in run.hooks.values() if isinstance(hook, Checkpoint)]
+    return any(POINTS_OF_LAST.intersection(hook.bound_points) for hook in hooks)
 
 
 def name_best(metric: str, modes: Mapping[str, Mode]) -> str:

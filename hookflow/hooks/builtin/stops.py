@@ -77,6 +77,8 @@ class EarlyStop(Hook):
         self.modes = {self.monitor: monitored_mode(self.monitor, self.mode)}
         self.best: float | None = None
         self.waited = 0
+        self.begins_anew = False
+        """Whether a resumed run judges by another number than before."""
 
     @classmethod
     def capabilities_for(cls, args: Mapping[str, Any]) -> HookCapabilities:
@@ -106,6 +108,12 @@ class EarlyStop(Hook):
 
     def judge(self, run: Run, value: float) -> None:
         """Take in a value, and ask for the stop where it is due."""
+        if self.begins_anew:
+            self.begins_anew = False
+            run.say(
+                "monitor, mode or stage is another than before: the best so far does not count,"
+                " and the patience begins anew"
+            )
         why = self.find_bound_reason(value) or self.find_stall_reason(value)
         if why:
             run.stop(f"{self.monitor} {why}")
@@ -150,9 +158,17 @@ class EarlyStop(Hook):
         return f"has not improved on {number(self.best)} for {waited}"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "waited": self.waited}
+        return {"best": self.best, "waited": self.waited, "judged": self._list_judged()}
+
+    def _list_judged(self) -> list[str]:
+        """Return the number that is judged: its name, its mode and its stage."""
+        return [self.monitor, self.modes[self.monitor], self.stage]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        judged = self._list_judged()
+        if list(state.get("judged", judged)) != judged:
+            self.begins_anew = True
+            return
         self.best = state["best"]
         self.waited = state["waited"]
 

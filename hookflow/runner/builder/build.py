@@ -16,6 +16,7 @@ from torch import nn
 from hookflow.errors import Locate, Problem, UserError, Where, make_place_key, nearest_or_all
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.arguments import OFFERED_TO_DATA, as_annotated, find_call_problem, parameters_of
+from hookflow.hooks.base import Hook
 from hookflow.hooks.capabilities import ExportedWeights, HookCapabilities
 from hookflow.hooks.checkpoint_files import state_key
 from hookflow.hooks.registry import is_built_in
@@ -527,8 +528,8 @@ class ComponentBuilder:
         """Make a hook's object; a plain function is called itself, with its args bound."""
         result = self.specs[planned.name].make
         args = self.specs[planned.name].args
+        points = {binding.point for binding in plan.bindings if binding.hook == planned.name}
         if not isinstance(result, type):
-            points = {binding.point for binding in plan.bindings if binding.hook == planned.name}
             offered = {name for point in points for name in plan.points[point].offers}
             if not args:
                 return result
@@ -547,6 +548,9 @@ class ComponentBuilder:
         if not getattr(hook, "name", ""):  # one that it has given itself is its own
             with suppress(AttributeError):  # its __slots__ have no room for one
                 hook.name = planned.name
+        if isinstance(hook, Hook):
+            with suppress(AttributeError):  # it is a frozen dataclass
+                hook.bound_points = frozenset(points)
         return hook
 
     def _make_writer(self, name: str, make: Maker, offers: Mapping[str, Any]) -> Writer:

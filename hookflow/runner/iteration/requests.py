@@ -64,10 +64,11 @@ class HookRequests:
 
     A run that is resumed unchanged ends by it, too.
     """
-    validates: frozenset[str] = frozenset()
+    validates: set[str] = field(default_factory=set)
     """The sets of data on which to validate at the next safe point.
 
-    The clock of a set may add it from its thread.
+    The clock of a set may add it from its thread while the loop takes others away. So it is changed
+    in place alone, by methods of the set: each of them is one step, which no thread cuts in two.
     """
     epoch_end_reason: str | None = None
     skips_batch: bool = False
@@ -168,7 +169,7 @@ class HookRequests:
 
     def validate_on(self, sets: Iterable[str]) -> None:
         """Validate on these sets of data at the next safe point."""
-        self.validates |= {*sets}
+        self.validates.update(sets)
         self.state.attention = True
 
     def stop_epoch(self, reason: str) -> None:
@@ -252,7 +253,7 @@ class HookRequests:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.stops = {} if state["stop"] is None else {state["stop"]: False}
         self.ended_by = state.get("ended_by")
-        self.validates = frozenset(state["validates"])
+        self.validates = set(state["validates"])
         self.epoch_end_reason = state["epoch_end"]
         self.skips_step = state["skips_step"]
         self.saves = dict(state["saves"])

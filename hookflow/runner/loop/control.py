@@ -34,6 +34,9 @@ There it sets up, saves and loads its state, so that it can be switched on again
 run.
 """
 
+OVER = "the training is over"
+"""Why a command is refused once every iteration is done."""
+
 
 @dataclass
 class CommandHandler:
@@ -55,6 +58,8 @@ class CommandHandler:
     _steps_until: int = 0
     """The iteration up to which `step` lets a paused run train."""
     _traced_until: int = 0
+    _changed_at: int = -1
+    """The iteration of the latest command that changes a hook."""
 
     def __post_init__(self) -> None:
         self.state = self.context.state
@@ -88,9 +93,11 @@ class CommandHandler:
         name = command["cmd"]
         args = command["args"]
         note = ""
+        if name in CHANGING_COMMANDS:
+            self._changed_at = self.state.iter
         refused = find_command_problem(name, args, self.context.plan.settable)
         if not refused and self.over:
-            refused = "the training is over"
+            refused = OVER
         if not refused:
             try:
                 note = self._handlers[name](*args) or ""
@@ -119,6 +126,17 @@ class CommandHandler:
                 self.context.log.put("ack", **answer)
         self._answers = waiting
 
+    def end(self) -> None:
+        """Refuse what comes from here on, and a validation that a stop has left out."""
+        self.over = True
+        if not self.validation_due:
+            return
+        self.validation_due = False
+        for answer in self._answers:
+            if answer["cmd"] == "validate":
+                answer["ok"] = False
+                answer["note"] = OVER
+
     def _pause(self) -> None:
         _require(not self.paused, "the run is paused already")
         self.paused = True
@@ -138,9 +156,16 @@ class CommandHandler:
     def _stop(self) -> None:
         """Nothing is left to do: `execute` sets `stop`, with the name of the sender."""
 
-    def _validate(self) -> None:
-        _require(bool(sets_of("val", self.context.parts.data)), "the run has no validation data")
+    def _validate(self) -> str:
+        sets = sets_of("val", self.context.parts.data)
+        _require(bool(sets), "the run has no validation data")
+        state = self.state
+        is_validated = all(state.validated.get(name) == state.iter for name in sets)
+        # In a pause, or after a change of a hook, whoever asks for it wants another one.
+        if is_validated and not self.paused and self._changed_at != state.iter:
+            return f"iteration {state.iter} is validated already"
         self.validation_due = True
+        return ""
 
     def _trace(self, iters: str = str(DEFAULT_TRACED_ITERATIONS)) -> str:
         done = self.state.iter

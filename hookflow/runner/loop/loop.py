@@ -167,11 +167,12 @@ class SafePoint:
         """
         requests = self.requests
         state = self.state
-        wanted = frozenset[str]().union(*self.consensus.all_gather_object(requests.validates))
+        own = frozenset(requests.validates)
+        wanted = frozenset[str]().union(*self.consensus.all_gather_object(own))
         if state.epoch_is_over:
-            requests.validates = wanted
+            requests.validates.update(wanted)
             return
-        requests.validates -= wanted
+        requests.validates.difference_update(wanted)
         sets = [name for name in sets_of("val", self.context.parts.data) if name in wanted]
         state.validation_due = [name for name in sets if state.validated.get(name) != state.iter]
 
@@ -373,7 +374,7 @@ class TrainingLoop:
         finally:
             for schedule in self.schedules.values():
                 schedule.stop()
-        safe_point.control.over = True
+        safe_point.control.end()
         self.update.settle()
         self.engine.fire("after_train")
         if safe_point.stop is None or safe_point.stop.status != "failed":
@@ -451,25 +452,41 @@ class TrainingLoop:
         engine.fire("after_train_epoch")
         self.checkpoints.forget_kept_state()
         due = self._list_due_sets(epoch_done=True)
-        if due:
+        if self.safe_point.control.validation_due and self.safe_point.stop is None:
+            self._validate_by_command()
+        elif due:
             self._validate(due)
         self._safe_point(wait=True)
 
     def _safe_point(self, *, wait: bool) -> None:
-        """Do what has been asked for, and validate where that was a request or a command."""
+        """Do what has been asked for, and validate where that was a request or a command.
+
+        At the end of an epoch a command waits until that is closed, as a request does: a validation
+        that is due there answers it.
+        """
         control = self.safe_point.control
         state = self.state
         self.safe_point.process(wait=wait)
-        while (control.validation_due or state.validation_due) and self.safe_point.stop is None:
-            commanded = control.validation_due
-            control.validation_due = False
-            self._validate(self.sets if commanded else state.validation_due)
-            if commanded and self.safe_point.stop is None:  # else a signal has cut it short
-                self.context.requests.save(["last"])
-                self.checkpoints.save()
-                self.checkpoints.report()
-            control.answer()
+        while self.safe_point.stop is None:
+            if control.validation_due and not state.epoch_is_over:
+                self._validate_by_command()
+            elif state.validation_due:
+                self._validate(state.validation_due)
+                control.answer()
+            else:
+                return
             self.safe_point.process(wait=True)
+
+    def _validate_by_command(self) -> None:
+        """Validate on all sets, save the state, and answer the command."""
+        control = self.safe_point.control
+        control.validation_due = False
+        self._validate(self.sets)
+        if self.safe_point.stop is None:  # else a signal has cut it short
+            self.context.requests.save(["last"])
+            self.checkpoints.save()
+            self.checkpoints.report()
+        control.answer()
 
     def _batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Return the training batches of an epoch; `before_fetch` fires before each."""
