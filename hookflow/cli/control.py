@@ -5,7 +5,6 @@ The answer to a command is printed.
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -346,7 +345,6 @@ def _show_dashboard(run_dir: RunDir, **choices: Any) -> int:
         from hookflow.monitor.summary import print_summary
 
         app = MonitorApp(run_dir, preferences=load(list_pages_of_actions()), **choices)
-    gc.freeze()  # a search for garbage among all that is imported would hold a key up
     app.run()
     if not IN_BROWSER:  # else the output is the channel to the page
         print_summary(app.run_dir, sys.stdout)

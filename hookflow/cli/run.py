@@ -9,7 +9,6 @@ saved it.
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import shutil
 import subprocess
@@ -667,7 +666,6 @@ def _show_dashboard(run_dir: RunDir, child_exit: ChildExit) -> int:
     app = MonitorApp(
         run_dir, since=began, child_exit=child_exit, preferences=load(list_pages_of_actions())
     )
-    gc.freeze()  # a search for garbage among all that is imported would hold a key up
     outcome = app.run()
     crashed = bool(app.return_code)
     if crashed and child_exit() is None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.run import Run
 from hookflow.metric_mode import Mode, choose_mode, is_formula
-from hookflow.pipeline.condition import METRIC_PREFIX, ConditionError, parse_formula
+from hookflow.pipeline.condition import (
+    METRIC_PREFIX,
+    ConditionError,
+    list_metrics,
+    parse_formula,
+)
 
 
 def monitored_mode(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
@@ -39,8 +44,19 @@ def read_latest_metric(run: Run, metric: str) -> float | None:
     return None
 
 
+def count_logged(run: Run, monitor: str) -> int:
+    """Return how often a scalar of the training was logged.
+
+    Of the scalars of a formula it is the one that was logged least often.
+    """
+    return min(run.times_logged(name) for name in list_metrics(monitor))
+
+
 def read_logged_value(run: Run, monitor: str) -> float:
-    """Return the latest value of a logged scalar of the training, or of a formula of scalars."""
+    """Return the latest value of a logged scalar of the training, or of a formula of scalars.
+
+    Raises UserError with the nearest name where none was logged.
+    """
     if not is_formula(monitor):
         return run.scalar(monitor)
     value = parse_formula(monitor)(run.scalar)

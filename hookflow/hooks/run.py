@@ -382,6 +382,12 @@ class Run(Protocol):
         where none was logged.
         """
 
+    def times_logged(self, name: str) -> int:
+        """Return how often a number that `scalar` can read was logged, or was an output.
+
+        What has not changed since says that the number is an old one.
+        """
+
     def metric(self, name: str) -> float:
         """Return a metric of the latest validation.
 

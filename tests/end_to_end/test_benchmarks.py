@@ -117,6 +117,11 @@ USUAL = {"usual set", "usual set, while nothing is saved"}
 SMALLEST = {
     "attached": "sys.argv[1:] = ['20']",
     "cell": "sys.argv[1:] = ['start']",
+    "cifar": (
+        "script.STEPS, script.GOAL = 1, 0.0; sys.argv[1:] = ['missing', 'run.max_epochs=2', "
+        "'data.train.args.download=false', 'data.val.args.download=false', "
+        "'data.train.args.limit=300', 'data.val.args.limit=300', 'data.train.args.batch_size=100']"
+    ),
     "checkpoint": "script.ROUNDS, script.WIDTH = 1, 8",
     "cold_start": "script.ROUNDS = 1",
     "dashboard": "script.SETTLES, sys.argv[1:] = 0, ['--seconds', '2', '--megabytes', '1']",

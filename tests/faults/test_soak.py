@@ -16,8 +16,8 @@ import pytest
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import LogFollower
+from hookflow.runner.process import launch
 from tests.conftest import NewRun, records, wait_for
-from tests.support.processes import Training
 from tests.support.terminal import Terminal
 
 SECONDS = float(os.environ.get("HOOKFLOW_SOAK", "7200"))
@@ -79,20 +79,20 @@ def most_frames(seconds: float) -> float:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("interpreters")  # a forked training looks and writes more often
 def test_a_long_run_and_a_dashboard_over_it(new_run: NewRun) -> None:
     run = new_run(*LONG)
-    training = Training(run)
+    training = launch.start(run, notifies=False)
     wait_for(lambda: bool(records(run, "checkpoint")))
     screen = Terminal(sys.executable, "-m", "hookflow", "watch", str(run.path))
     try:
         screen.wait_for("RUNNING")
-        assert training.process.pid is not None
-        trainer, viewer = Watched(training.process.pid), Watched(screen.child.pid)
+        trainer, viewer = Watched(training.pid), Watched(screen.child.pid)
         began = time.monotonic()
         for k in range(SAMPLES):
             while time.monotonic() < began + SECONDS * (k + 1) / SAMPLES:
                 time.sleep(0.2)
-            assert not training.over
+            assert training.poll() is None
             assert screen.child.poll() is None
             screen.drain()
             trainer.sample()
@@ -101,7 +101,7 @@ def test_a_long_run_and_a_dashboard_over_it(new_run: NewRun) -> None:
         assert training.wait() == 0
     finally:
         screen.close()
-        training.process.kill()
+        training.kill()
     print(f"trainer: {trainer.check()}\nviewer: {viewer.check()}\n{log_of(run)}")
 
 

@@ -113,3 +113,61 @@ def test_a_resume_remembers_the_best(
     assert train_here(run_dir) == 143
     assert train_here(run_dir, resume=True) == 0
     assert its_of_best(run_dir) == {"best": 10, "best-2": 20, "last": 25}
+
+
+class LogsSometimes:
+    """Logs the number "score" at the end of the epochs that have a value, and nothing at others."""
+
+    def __init__(self, values: dict[str, float]) -> None:
+        self._values = values
+
+    def after_train_epoch(self, run: Any) -> None:
+        value = self._values.get(str(run.epoch))
+        if value is not None:
+            run.log("score", value)
+
+
+def logs_sometimes(values: dict[int, float]) -> str:
+    table = ", ".join(f'"{epoch}"={value}' for epoch, value in values.items())
+    return (
+        f'hooks.scores={{use="{__file__}:LogsSometimes", args={{values={{{table}}}}},'
+        ' before=["checkpoint?", "early_stop?"]}'
+    )
+
+
+def is_logged_at(values: dict[int, float]) -> dict[str, int]:
+    """Return the best checkpoints, two at most: those of the epochs, of 5 iterations each,
+    with the largest values.
+    """
+    epochs = sorted(values, key=lambda epoch: -values[epoch])[:2]
+    return {name: 5 * epoch for name, epoch in zip(("best", "best-2"), epochs, strict=False)}
+
+
+@pytest.mark.parametrize("cut_at", [None, 8, 13])
+@pytest.mark.parametrize(
+    "values", [{1: 0.5, 3: 0.4}, {1: 0.4, 4: 0.5}, {1: 0.1}], ids=["falls", "rises", "once"]
+)
+def test_an_epoch_that_logs_no_number_is_not_among_the_best(
+    new_run: NewRun, train_here: Train, tmp_path: Path, values: dict[int, float], cut_at: int | None
+) -> None:
+    overrides = [
+        "run.max_epochs=5",
+        "hooks.early_stop.enabled=false",
+        'hooks.checkpoint.after=["ema"]',
+        'hooks.checkpoint.args={monitor="score", mode="max", stage="train", top=2, keep=1}',
+        logs_sometimes(values),
+    ]
+    if cut_at is not None:
+        overrides += strikes(tmp_path, signal.SIGTERM, ("after_backward", cut_at), times=2)
+    run_dir = new_run(*overrides)
+    if cut_at is not None:
+        assert train_here(run_dir) == 143
+    assert train_here(run_dir, resume=cut_at is not None) == 0
+    assert its_of_best(run_dir) == {**is_logged_at(values), "last": 25}
+
+
+def test_early_stop_judges_a_number_of_the_training_once(trained: Trained) -> None:
+    """It is better each time, so it never stalls for two judgements in a row."""
+    stop = 'hooks.early_stop.args={monitor="score", mode="max", stage="train", patience=2}'
+    run_dir = trained("run.max_epochs=9", stop, logs_sometimes({1: 0.1, 4: 0.2, 8: 0.3}))
+    assert records(run_dir, "end")[-1]["it"] == 45

@@ -34,7 +34,7 @@ from hookflow.offload import hook_thread
 from hookflow.runner.attempt import main as attempts
 from hookflow.runner.distributed import agent, failures
 from hookflow.runner.logging import recorder
-from hookflow.sweep import sweep as sweeps
+from hookflow.sweep import executor
 from tests.processor.sitecustomize import VARIABLE
 from tests.support.limits import LIMIT
 
@@ -62,12 +62,22 @@ context.set_forkserver_preload(
         "tests.support.server_preload",
     ]
 )
-for module in (agent, attempts, commands, failures, feed, recorder, sweeps):
-    # Here and in the server: what hookflow looks at four times a second, tests wait for.
-    module.PERIOD = 0.02
-hook_thread.SIGNAL_INTERVAL = 0.02
-notifying.POLL_INTERVAL = 0.02
-recorder.QUICKEST = 0.1  # and frames that come twice a second
+# Here and in the server: what hookflow looks at a few times a second, tests wait for.
+SECONDS_IN_TESTS = (
+    (agent, "POLL_PERIOD_SECONDS", 0.02),
+    (attempts, "PARENT_CHECK_SECONDS", 0.02),
+    (commands, "POLL_PERIOD_SECONDS", 0.02),
+    (executor, "POLL_PERIOD_SECONDS", 0.02),
+    (failures, "POLL_PERIOD_SECONDS", 0.02),
+    (feed, "POLL_PERIOD_SECONDS", 0.02),
+    (hook_thread, "SIGNAL_INTERVAL", 0.02),
+    (notifying, "POLL_INTERVAL", 0.02),
+    (recorder, "POLL_PERIOD_SECONDS", 0.02),
+    (recorder, "QUICKEST", 0.1),
+)
+for module, name, seconds in SECONDS_IN_TESTS:
+    assert hasattr(module, name), f"{module.__name__} has no {name} any more"
+    setattr(module, name, seconds)
 ROOT = str(Path(__file__).parents[2])
 PYTHON = sys.executable
 # In the server: by an interpreter that was just started.

@@ -25,7 +25,12 @@ from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.capabilities import ExportedWeights, HookCapabilities, SavedCheckpoints
 from hookflow.hooks.checkpoint_files import frozen_in, not_averages, read_weights, with_frozen
 from hookflow.hooks.copy_place import PLACE_NAMES, format_place
-from hookflow.hooks.monitored import monitored_mode, read_latest_metric, read_logged_value
+from hookflow.hooks.monitored import (
+    count_logged,
+    monitored_mode,
+    read_latest_metric,
+    read_logged_value,
+)
 from hookflow.hooks.tensors import enter_evaluation, first_tensor, is_sharded
 from hookflow.metric_mode import MODE_MEANING, Mode, compute_gain, is_formula
 from hookflow.numbers import parse_size
@@ -69,6 +74,7 @@ class Checkpoint(Hook):
 
     With `stage = "train"` the best go by numbers that the training has logged by the end of an
     epoch, such as `loss_epoch` of `log` with `mean = "epoch"`: for a run without validation data.
+    An epoch that has logged none anew is not among them.
 
     With `from`, as `from = "3ep"`, it begins then: what comes earlier is not saved, and is no best.
     With `out_dir` the checkpoints are in `<out_dir>/<run.name>/<id>/`, and `checkpoints` in the run
@@ -178,6 +184,8 @@ class Checkpoint(Hook):
         self.modes = _read_modes(self.monitor, self.mode)
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in self.modes}
         """For each metric the best values with the iterations that had them, the best first."""
+        self.counts: dict[str, int] = {}
+        """For each number of the training how often it was logged when it was last ranked."""
         self.former_names: dict[str, int] | None = None
         """The names that the best had before a resume, where they must be given anew."""
 
@@ -232,9 +240,22 @@ class Checkpoint(Hook):
         run.save_checkpoint("last", keep=self.newest)
         self._give_names_anew(run)
         if self.stage == "train":
-            self._rank(run, {metric: read_logged_value(run, metric) for metric in self.modes})
+            self._rank(run, self._read_new_values(run))
 
     after_train_iter = after_train_epoch
+
+    def _read_new_values(self, run: Run) -> dict[str, float]:
+        """Return the monitored numbers that were logged since they were ranked.
+
+        An older one is not of the weights that stand now.
+        """
+        values = {}
+        for metric in self.modes:
+            count = count_logged(run, metric)
+            if count == 0 or count != self.counts.get(metric):
+                values[metric] = read_logged_value(run, metric)
+            self.counts[metric] = count
+        return values
 
     def after_val(self, run: Run) -> None:
         if not _is_last_saved_in_training(run):
@@ -297,6 +318,7 @@ class Checkpoint(Hook):
             "best": {metric: list(best) for metric, best in self.best.items()},
             "names": names,
             "stage": self.stage,
+            "counts": dict(self.counts),
         }
 
     def forked_state(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -308,6 +330,7 @@ class Checkpoint(Hook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state.get("stage", self.stage) != self.stage:  # those so far are of other numbers
             return
+        self.counts = dict(state.get("counts", {}))
         for metric, mode in self.modes.items():
             known = [(value, it) for value, it in state["best"].get(metric, ())]
             known.sort(key=itemgetter(0), reverse=mode == "max")

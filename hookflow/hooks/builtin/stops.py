@@ -17,7 +17,12 @@ from pydantic import BeforeValidator, Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.capabilities import HookCapabilities
-from hookflow.hooks.monitored import monitored_mode, read_latest_metric, read_logged_value
+from hookflow.hooks.monitored import (
+    count_logged,
+    monitored_mode,
+    read_latest_metric,
+    read_logged_value,
+)
 from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
 from hookflow.hooks.parameter_notes import find_notes
 from hookflow.hooks.run import Run
@@ -33,9 +38,9 @@ class EarlyStop(Hook):
 
     With `stage = "train"` it looks after each epoch at a number that the training has logged, such
     as `loss_epoch` of `log` with `mean = "epoch"`, or `train/accuracy` of `accuracy`; `patience`
-    counts epochs then. It also stops as soon as the metric is as good as `stopping_threshold`,
-    worse than `divergence_threshold`, or, with `check_finite`, NaN or infinite; without it such a
-    value is no improvement.
+    counts the epochs that have logged it then. It also stops as soon as the metric is as good as
+    `stopping_threshold`, worse than `divergence_threshold`, or, with `check_finite`, NaN or
+    infinite; without it such a value is no improvement.
     """
 
     settable = (
@@ -77,6 +82,8 @@ class EarlyStop(Hook):
         self.modes = {self.monitor: monitored_mode(self.monitor, self.mode)}
         self.best: float | None = None
         self.waited = 0
+        self.count = 0
+        """How often the number of the training was logged when it was last judged."""
         self.begins_anew = False
         """Whether a resumed run judges by another number than before."""
 
@@ -104,7 +111,10 @@ class EarlyStop(Hook):
             self.judge(run, value)
 
     def after_train_epoch(self, run: Run) -> None:
-        self.judge(run, read_logged_value(run, self.monitor))
+        count = count_logged(run, self.monitor)
+        if count == 0 or count != self.count:  # else the number has been judged already
+            self.judge(run, read_logged_value(run, self.monitor))
+        self.count = count
 
     def judge(self, run: Run, value: float) -> None:
         """Take in a value, and ask for the stop where it is due."""
@@ -158,7 +168,12 @@ class EarlyStop(Hook):
         return f"has not improved on {number(self.best)} for {waited}"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "waited": self.waited, "judged": self._list_judged()}
+        return {
+            "best": self.best,
+            "waited": self.waited,
+            "count": self.count,
+            "judged": self._list_judged(),
+        }
 
     def _list_judged(self) -> list[str]:
         """Return the number that is judged: its name, its mode and its stage."""
@@ -171,6 +186,7 @@ class EarlyStop(Hook):
             return
         self.best = state["best"]
         self.waited = state["waited"]
+        self.count = state.get("count", 0)
 
 
 def _duration(written: object) -> object:

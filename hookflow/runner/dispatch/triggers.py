@@ -244,12 +244,14 @@ class LatestScalars:
         self.watched = frozenset(watched)
         """The names in conditions, and those of numbers that hooks declare to read."""
         self._latest: dict[str, float | Tensor] = {}
+        self._times: dict[str, int] = {}
         self._others: set[str] = set()
         self._unseen: dict[tuple[str, str], str] = {}
 
     def log(self, name: str, value: float | Tensor) -> None:
         if name in self.watched:
             self._latest[name] = value
+            self._times[name] = self._times.get(name, 0) + 1
         elif self.watched:
             self._others.add(name)
 
@@ -270,6 +272,10 @@ class LatestScalars:
             hint = nearest_or_all(name, sorted({*self._latest, *self._others}), none="none yet")
             raise UserError(Problem(f'no number "{name}" has been logged', hint=hint))
         return _number(self._latest[name], name)
+
+    def count(self, name: str) -> int:
+        """Return how often a watched number has been logged, or was an output."""
+        return self._times.get(name, 0)
 
     def take(self, outputs: Mapping[str, Any]) -> None:
         """Take the single numbers among a training iteration's outputs.
@@ -356,15 +362,17 @@ class LatestScalars:
                     f" {hint}"
                 )
 
-    def state_dict(self) -> dict[str, float | Tensor]:
-        return dict(self._latest)
+    def state_dict(self) -> dict[str, Any]:
+        return {"latest": dict(self._latest), "times": dict(self._times)}
 
-    def load_state_dict(self, state: Mapping[str, float | Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned.
 
         The conditions of that run may have named other numbers.
         """
-        self._latest = {name: value for name, value in state.items() if name in self.watched}
+        latest = state["latest"]
+        self._latest = {name: value for name, value in latest.items() if name in self.watched}
+        self._times = dict(state["times"])
 
 
 def _number(value: Any, name: str) -> float:

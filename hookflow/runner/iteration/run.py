@@ -295,6 +295,9 @@ class Run(_ReportBase, RunProtocol):
     def scalar(self, name: str) -> float:
         return self._scalars.latest(name)
 
+    def times_logged(self, name: str) -> int:
+        return self._scalars.count(name)
+
     @property
     def stepping(self) -> Mapping[str, torch.optim.Optimizer]:
         """The optimizers that step at the moment, by name."""
