@@ -591,7 +591,8 @@ ONLY_LAST = "hooks.checkpoint.args={keep=1}"
         ((ONLY_AFTER_VAL, ONLY_LAST), [5, 10, 15]),
         # Another point saves `last` already: after the first validation nothing is better.
         (('run.val_every="4it"',), [4, 5, 10, 15]),
-        ((ONLY_LAST, 'run.val_every="4it"', TWO_HOOKS), [4, 5, 10, 15]),
+        # Each hook looks at its own points alone.
+        ((ONLY_LAST, 'run.val_every="4it"', TWO_HOOKS), [4, 5, 8, 10, 12, 15]),
         (("hooks.checkpoint.points=['on_exception']",), [15]),
     ],
 )

@@ -258,7 +258,7 @@ class Checkpoint(Hook):
         return values
 
     def after_val(self, run: Run) -> None:
-        if not _is_last_saved_in_training(run):
+        if self.bound_points and POINTS_OF_LAST.isdisjoint(self.bound_points):
             run.save_checkpoint("last", keep=self.newest)
         self._give_names_anew(run)
         values = {metric: read_latest_metric(run, metric) for metric in self.modes}
@@ -343,12 +343,6 @@ class Checkpoint(Hook):
 
 POINTS_OF_LAST = frozenset(("after_train_iter", "after_train_epoch"))
 """The points at which the hook saves `last`, whatever a validation gives."""
-
-
-def _is_last_saved_in_training(run: Run) -> bool:
-    """Return whether a hook `checkpoint` of the run saves `last` at a point of the training."""
-    hooks = [hook for hook in run.hooks.values() if isinstance(hook, Checkpoint)]
-    return any(POINTS_OF_LAST.intersection(hook.bound_points) for hook in hooks)
 
 
 def name_best(metric: str, modes: Mapping[str, Mode]) -> str:
