@@ -1,8 +1,11 @@
 """The state of a folder by git."""
 
 import os
+import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 GIT_TIMEOUT_SECONDS = 10
 """Seconds that git may take; a run begins without its answer then."""
@@ -24,24 +27,48 @@ def ask_git(folder: Path, *words: str) -> bytes | None:
     # Within a hook of git these variables name another repository than that of the folder.
     environment = {name: value for name, value in os.environ.items() if name not in GIT_PLACES}
     environment["LC_ALL"] = "C"  # the reason is looked for in English
+    program = shutil.which("git")
+    if program is None:
+        raise GitError("git is not installed")
     # Without the locks, other commands of git are not disturbed.
-    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+    command = [program, "--no-optional-locks", "-C", str(folder), *words]
     try:
-        done = subprocess.run(
-            command, capture_output=True, check=False, timeout=GIT_TIMEOUT_SECONDS, env=environment
-        )
-    except FileNotFoundError as error:
-        raise GitError("git is not installed") from error
+        code, answer, complaint = _run_without_pipes(command, environment)
     except subprocess.TimeoutExpired as error:
         raise GitError(f"git did not answer within {GIT_TIMEOUT_SECONDS} s") from error
     except OSError as error:
         raise GitError(str(error)) from error
-    if done.returncode == 0:
-        return done.stdout
-    reason = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+    if code == 0:
+        return answer
+    reason = complaint.decode(errors="replace").strip().partition("\n")[0]
     if "not a git repository" in reason:
         return None
-    raise GitError(reason or f"git ended with {done.returncode}")
+    raise GitError(reason or f"git ended with {code}")
+
+
+def _run_without_pipes(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[int, bytes, bytes]:
+    """Run a program; return its exit code, its output and its errors.
+
+    A data worker that is forked meanwhile inherits the pipes of this process, and what is read from
+    one would not end before that worker does. So the program writes to files, and with
+    `close_fds=False` Python starts it without a pipe of its own.
+    """
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            close_fds=False,
+            check=False,
+            timeout=GIT_TIMEOUT_SECONDS,
+            env=environment,
+        )
+        output.seek(0)
+        errors.seek(0)
+        return done.returncode, output.read(), errors.read()
 
 
 def ask_git_for_text(folder: Path, *words: str) -> str | None:
