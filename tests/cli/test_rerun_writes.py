@@ -187,8 +187,12 @@ def opened() -> Iterator[Callable[[], set[Path]]]:
         if not listening[0]:
             return
         if event == "open":
-            if isinstance(args[0], str | bytes) and args[2] & (
-                os.O_WRONLY | os.O_RDWR | os.O_CREAT
+            writes = args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            # A `TemporaryFile` is opened by the name of a folder, and is in none.
+            if (
+                isinstance(args[0], str | bytes)
+                and writes
+                and not Path(os.fsdecode(args[0])).is_dir()
             ):
                 note(args[0])
         elif event in ("os.mkdir", "os.remove"):
