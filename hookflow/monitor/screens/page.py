@@ -128,6 +128,7 @@ class PageScreen(Screen[None]):
         self._shown_plan: Plan | None = None
         self._shown_condition: Condition | None = None
         self._is_composed = False
+        self._has_been_focused = False
         self._offers_commands: bool | None = None
 
     @property
@@ -219,6 +220,18 @@ class PageScreen(Screen[None]):
         if now or (has_news and self._is_due):
             self._record_shown()
             self.show_run()
+            if not self._has_been_focused:
+                self.call_after_refresh(self._focus_body_at_first)
+
+    def _focus_body_at_first(self) -> None:
+        """Give the main widget the focus, where Textual has not.
+
+        Textual looks for it when the page is composed. A widget within another one may come after
+        that, and one that has nothing to show yet takes no focus.
+        """
+        if self.focused is None and self.AUTO_FOCUS is None:
+            self.focus_body()
+        self._has_been_focused = self.focused is not None or self.AUTO_FOCUS is not None
 
     @property
     def _is_due(self) -> bool:
