@@ -252,7 +252,7 @@ class TensorBoardTags:
         self._path = path
         self._tags: dict[tuple[str, str], str] = {}
         self._kinds: dict[str, str] = {}
-        """What kind of thing each tag is of."""
+        """The kind of thing by tag."""
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 with suppress(ValueError):  # a kill has torn the last line
@@ -395,7 +395,7 @@ NAMED_IN_MLFLOW = ("metric", "image", "text", "histogram")
 """The kinds of things that a run names."""
 
 NAME_TAG = "hookflow.{kind}."
-"""What a tag of MLflow begins with that says how hookflow calls something, by MLflow's name."""
+"""The beginning of a tag of MLflow that holds hookflow's name for something."""
 
 
 class MLflowNames:
@@ -415,16 +415,16 @@ class MLflowNames:
 
     def add(self, name: str, wanted: str) -> str:
         """Return what MLflow calls a new name: what is wanted, unless another one has that."""
-        taken = {called: other for other, called in self._by_name.items()}
+        names_in_use = {called: other for other, called in self._by_name.items()}
         called = wanted
         number = 2
-        while called in taken:
+        while called in names_in_use:
             called = f"{wanted}.{number}"
             number += 1
         self._by_name[name] = called
         if called != wanted:
             warnings.warn(
-                f'MLflow would take the {self._kind} "{name}" and "{taken[wanted]}" for one:'
+                f'MLflow would take the {self._kind} "{name}" and "{names_in_use[wanted]}" for one:'
                 f' "{name}" is called "{called}" there',
                 stacklevel=2,
             )
@@ -583,7 +583,7 @@ and takes none that comes late.
 """
 
 NAMED_AS_STEP = f"{STEP_METRIC}/value"
-"""What W&B has something as that is logged by the name of the x axis."""
+"""The name for W&B of a number that is logged by the name of the x axis."""
 
 
 class WandbWriter(Writer):

@@ -52,8 +52,8 @@ def _run_without_pipes(
     """Run a program; return its exit code, its output and its errors.
 
     A data worker that is forked meanwhile inherits the pipes of this process, and what is read from
-    one would not end before that worker does. So the program writes to files, and with
-    `close_fds=False` Python starts it without a pipe of its own.
+    one would not end before that worker does. So the program writes to files. Python starts it
+    without a pipe of its own because of `close_fds=False`.
     """
     with TemporaryFile() as output, TemporaryFile() as errors:
         done = subprocess.run(

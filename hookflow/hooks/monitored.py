@@ -44,14 +44,6 @@ def read_latest_metric(run: Run, metric: str) -> float | None:
     return None
 
 
-def count_logged(run: Run, monitor: str) -> int:
-    """Return how often a scalar of the training was logged.
-
-    Of the scalars of a formula it is the one that was logged least often.
-    """
-    return min(run.times_logged(name) for name in list_metrics(monitor))
-
-
 def read_logged_value(run: Run, monitor: str) -> float:
     """Return the latest value of a logged scalar of the training, or of a formula of scalars.
 
@@ -62,3 +54,15 @@ def read_logged_value(run: Run, monitor: str) -> float:
     value = parse_formula(monitor)(run.scalar)
     assert value is not None  # a scalar without a value raises
     return value
+
+
+def read_new_value(run: Run, monitor: str, seen: int) -> tuple[float | None, int]:
+    """Return the latest value of a logged scalar, or of a formula, and how often it was logged.
+
+    The value is None where that is as often as was `seen`: it is an old one. A formula was logged
+    as often as the rarest of its scalars. Raises UserError where none was logged.
+    """
+    count = min(run.times_logged(name) for name in list_metrics(monitor))
+    if count > 0 and count == seen:
+        return None, count
+    return read_logged_value(run, monitor), count

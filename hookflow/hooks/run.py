@@ -385,7 +385,7 @@ class Run(Protocol):
     def times_logged(self, name: str) -> int:
         """Return how often a number that `scalar` can read was logged, or was an output.
 
-        What has not changed since says that the number is an old one.
+        Where the count has not changed, the number is an old one.
         """
 
     def metric(self, name: str) -> float:

@@ -25,12 +25,7 @@ from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.capabilities import ExportedWeights, HookCapabilities, SavedCheckpoints
 from hookflow.hooks.checkpoint_files import frozen_in, not_averages, read_weights, with_frozen
 from hookflow.hooks.copy_place import PLACE_NAMES, format_place
-from hookflow.hooks.monitored import (
-    count_logged,
-    monitored_mode,
-    read_latest_metric,
-    read_logged_value,
-)
+from hookflow.hooks.monitored import monitored_mode, read_latest_metric, read_new_value
 from hookflow.hooks.tensors import enter_evaluation, first_tensor, is_sharded
 from hookflow.metric_mode import MODE_MEANING, Mode, compute_gain, is_formula
 from hookflow.numbers import parse_size
@@ -238,7 +233,7 @@ class Checkpoint(Hook):
 
     def after_train_epoch(self, run: Run) -> None:
         run.save_checkpoint("last", keep=self.newest)
-        self._give_names_anew(run)
+        self._rename_best(run)
         if self.stage == "train":
             self._rank(run, self._read_new_values(run))
 
@@ -251,16 +246,16 @@ class Checkpoint(Hook):
         """
         values = {}
         for metric in self.modes:
-            count = count_logged(run, metric)
-            if count == 0 or count != self.counts.get(metric):
-                values[metric] = read_logged_value(run, metric)
+            value, count = read_new_value(run, metric, self.counts.get(metric, 0))
             self.counts[metric] = count
+            if value is not None:
+                values[metric] = value
         return values
 
     def after_val(self, run: Run) -> None:
         if self.bound_points and POINTS_OF_LAST.isdisjoint(self.bound_points):
             run.save_checkpoint("last", keep=self.newest)
-        self._give_names_anew(run)
+        self._rename_best(run)
         values = {metric: read_latest_metric(run, metric) for metric in self.modes}
         self._rank(run, {metric: value for metric, value in values.items() if value is not None})
 
@@ -283,7 +278,7 @@ class Checkpoint(Hook):
             down = {names[k]: best[k][1] for k in range(rank + 1, len(best))}
             run.save_checkpoint(names[rank], moved=down, keep=self.newest)
 
-    def _give_names_anew(self, run: Run) -> None:
+    def _rename_best(self, run: Run) -> None:
         """Ask for the names of the best where a resumed run ranks or calls them in another way."""
         if self.former_names is None:
             return

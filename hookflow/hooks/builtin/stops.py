@@ -17,12 +17,7 @@ from pydantic import BeforeValidator, Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.capabilities import HookCapabilities
-from hookflow.hooks.monitored import (
-    count_logged,
-    monitored_mode,
-    read_latest_metric,
-    read_logged_value,
-)
+from hookflow.hooks.monitored import monitored_mode, read_latest_metric, read_new_value
 from hookflow.hooks.optimizer_state import host_tensors_of, load_optimizer_state
 from hookflow.hooks.parameter_notes import find_notes
 from hookflow.hooks.run import Run
@@ -111,10 +106,9 @@ class EarlyStop(Hook):
             self.judge(run, value)
 
     def after_train_epoch(self, run: Run) -> None:
-        count = count_logged(run, self.monitor)
-        if count == 0 or count != self.count:  # else the number has been judged already
-            self.judge(run, read_logged_value(run, self.monitor))
-        self.count = count
+        value, self.count = read_new_value(run, self.monitor, self.count)
+        if value is not None:
+            self.judge(run, value)
 
     def judge(self, run: Run, value: float) -> None:
         """Take in a value, and ask for the stop where it is due."""

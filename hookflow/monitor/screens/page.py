@@ -221,9 +221,9 @@ class PageScreen(Screen[None]):
             self._record_shown()
             self.show_run()
             if not self._has_been_focused:
-                self.call_after_refresh(self._focus_body_at_first)
+                self.call_after_refresh(self._set_initial_focus)
 
-    def _focus_body_at_first(self) -> None:
+    def _set_initial_focus(self) -> None:
         """Give the main widget the focus, where Textual has not.
 
         Textual looks for it when the page is composed. A widget within another one may come after

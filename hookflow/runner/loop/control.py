@@ -34,7 +34,7 @@ There it sets up, saves and loads its state, so that it can be switched on again
 run.
 """
 
-OVER = "the training is over"
+TRAINING_OVER = "the training is over"
 """Why a command is refused once every iteration is done."""
 
 
@@ -97,7 +97,7 @@ class CommandHandler:
             self._changed_at = self.state.iter
         refused = find_command_problem(name, args, self.context.plan.settable)
         if not refused and self.over:
-            refused = OVER
+            refused = TRAINING_OVER
         if not refused:
             try:
                 note = self._handlers[name](*args) or ""
@@ -135,7 +135,7 @@ class CommandHandler:
         for answer in self._answers:
             if answer["cmd"] == "validate":
                 answer["ok"] = False
-                answer["note"] = OVER
+                answer["note"] = TRAINING_OVER
 
     def _pause(self) -> None:
         _require(not self.paused, "the run is paused already")
@@ -161,7 +161,7 @@ class CommandHandler:
         _require(bool(sets), "the run has no validation data")
         state = self.state
         is_validated = all(state.validated.get(name) == state.iter for name in sets)
-        # In a pause, or after a change of a hook, whoever asks for it wants another one.
+        # A user who asks in a pause, or after a change of a hook, wants another validation.
         if is_validated and not self.paused and self._changed_at != state.iter:
             return f"iteration {state.iter} is validated already"
         self.validation_due = True
