@@ -14,6 +14,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.checkpoint import Checkpoint, name_best
 from hookflow.hooks.builtin.gradients import GradClip
 from hookflow.hooks.builtin.log import Log
+from hookflow.metric_mode import is_formula
 from hookflow.pipeline.amounts import Amount, parse_amount
 from hookflow.pipeline.values import Interval
 
@@ -57,7 +58,7 @@ def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
     arguments.fp16 = section.precision == "fp16"
     ranking = recorded.find_ranking()
     if ranking is not None:  # set now: the constructor would want strategies that are alike
-        arguments.metric_for_best_model = ranking.metric
+        arguments.metric_for_best_model = name_metric(run, "val", ranking.metric)
         arguments.greater_is_better = ranking.mode == "max"
         arguments.load_best_model_at_end = ranking.restores_best
     return arguments
@@ -202,22 +203,43 @@ def _list_bindings(table: HookNode, kind: Any) -> list[tuple[str, Amount | None]
     return bindings
 
 
+def find_sets(run: Run, split: str) -> list[str]:
+    """Return the sources of a split in `run.data`: "val", or "val.clean" and "val.ood"."""
+    return [name for name in run.data if name == split or name.startswith(f"{split}.")]
+
+
+def name_metric(run: Run, split: str, metric: str) -> str:
+    """Return a metric's name as Hugging Face's Trainer joins it to that of a set.
+
+    "ood/loss" of the set `data.val.ood` becomes "ood_loss". Any other name stays, also that of a
+    formula.
+    """
+    own_set, slash, rest = metric.partition("/")
+    if slash and f"{split}.{own_set}" in run.data and not is_formula(metric):
+        return f"{own_set}_{rest}"
+    return metric
+
+
 def _batch_size_of_rank(run: Run, split: str) -> int:
-    data = run.data.get(split)
-    if data is None:
+    sets = find_sets(run, split)
+    if not sets:
         return 8  # the default of `TrainingArguments`
-    size = int(data.info["batch_size"])
+    size = int(run.data[sets[0]].info["batch_size"])
     return max(size // run.world, 1)
 
 
 def _length(run: Run) -> dict[str, Any]:
     if run.max_epochs is None:
         return {"max_steps": run.max_iters}
-    return {"num_train_epochs": float(run.max_epochs)}
+    epochs = {"num_train_epochs": float(run.max_epochs)}
+    if run.max_iters < run.epoch_lengths.iterations(run.max_epochs):
+        # As in Hugging Face's Trainer the steps count where both are given.
+        return {"max_steps": run.max_iters, **epochs}
+    return epochs
 
 
 def _make_evaluation_arguments(run: Run, interval: Interval) -> dict[str, Any]:
-    if "val" not in run.data:
+    if not find_sets(run, "val"):
         return {"eval_strategy": "no"}
     if not interval.by_iterations:
         return {"eval_strategy": "epoch"}

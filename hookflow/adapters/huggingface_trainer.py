@@ -8,16 +8,23 @@ Source: `transformers.trainer` and `transformers.trainer_callback`, version 5.24
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
-from hookflow.adapters.huggingface_arguments import RecordedPipeline, make_arguments
+from hookflow.adapters.huggingface_arguments import (
+    RecordedPipeline,
+    find_sets,
+    make_arguments,
+    name_metric,
+)
 from hookflow.adapters.views import DataLoaderView, RunView
 from hookflow.errors import Problem, UserError
 from hookflow.graph.schedule import Measure
 from hookflow.hooks.builtin.gradients import collect_gradients, compute_norms
+from hookflow.hooks.monitored import read_latest_metric
+from hookflow.metric_mode import is_formula
 from hookflow.pipeline.by_epoch import batches_by_epoch
 
 if TYPE_CHECKING:
@@ -61,7 +68,7 @@ class EvaluationSchedule:
         self._run = run
         self._every = section.validates
         self._iter_limit = section.max_iters
-        self._has_data = "val" in run.data
+        self._has_data = bool(find_sets(run, "val"))
         self._measure: Measure | None = None
         if self._every.unit != "s":
             self._measure = Measure.of_interval(self._every, run.epoch_lengths)
@@ -159,7 +166,7 @@ class TrainerView(RunView):
         if begun and "train" in self.run.data:
             values["train_dataloader"] = self._dataloader("train")
         if self._evaluations:
-            values["eval_dataloader"] = self._dataloader(self._evaluated_split)
+            values["eval_dataloader"] = self._dataloader(self._evaluated_set)
         processing_class = getattr(self.run.task, "processing_class", None)
         return {"model": self._model, "processing_class": processing_class, **values}
 
@@ -190,11 +197,18 @@ class TrainerView(RunView):
         return self._views[split]
 
     @property
-    def _evaluated_split(self) -> str:
-        for split in ("val", "test"):
-            if split in self.run.data and f"_{split}" in self.point:
-                return split
-        return next(split for split in ("val", "test", "train") if split in self.run.data)
+    def _evaluated_set(self) -> str:
+        """The data of the evaluation under way, or of the latest one."""
+        if self.point.endswith(("_val_iter", "_test_iter")) or "_predict" in self.point:
+            return self.run.split
+        splits = ["val", "test", "train"]
+        if self.point.endswith("_test"):
+            splits.remove("val")
+        for split in splits:
+            sets = find_sets(self.run, split)
+            if sets:
+                return sets[-1]
+        return "train"
 
     # Places: the calls of all hooks at one point.
 
@@ -276,9 +290,9 @@ class TrainerView(RunView):
             case "after_val":
                 self._report_evaluation(offered["metrics"])
             case "after_test":
-                self._metrics = self._name_metrics(offered["metrics"], "test")
+                self._metrics = self._name_metrics(offered["metrics"], "test", "test")
             case "after_predict":
-                self._metrics = self._measure_speed("test")
+                self._metrics = self._measure_speed([self.run.split], "test")
             case "after_copy_checkpoint":
                 self._begin_save()
             case "after_train":
@@ -288,9 +302,8 @@ class TrainerView(RunView):
         state = self.state
         run = self.run
         state.max_steps = run.max_iters
+        # Where `max_iters` ends the run, the epochs are those that it begins until then.
         state.num_train_epochs = ceil(run.epoch_lengths.epochs(run.max_iters))
-        if run.max_epochs is not None:
-            state.num_train_epochs = run.max_epochs
         state.train_batch_size = self.args.train_batch_size
         state.compute_steps(self.args, run.max_iters)
         state.global_step = run.iter
@@ -353,12 +366,13 @@ class TrainerView(RunView):
             self._requested.add(EVALUATE_FLAG)
 
     def _report_evaluation(self, metrics: Mapping[str, float]) -> None:
-        self._metrics = self._name_metrics(metrics, "eval")
+        self._metrics = self._name_metrics(metrics, "val", "eval")
         self._log(self._metrics)
         self.control.should_evaluate = False
         self._requested.discard(EVALUATE_FLAG)
 
     def _begin_save(self) -> None:
+        self._store_flops()
         self.control.should_save = False
         self._requested.discard("should_save")
         if self.state.best_global_step:
@@ -382,8 +396,8 @@ class TrainerView(RunView):
         self._drain_loss()
         steps = state.global_step - self._first_step
         share = steps / max(state.max_steps, 1)
-        examples = int(run.data["train"].info["examples"]) * self.args.num_train_epochs
-        if run.max_epochs is None:
+        examples = int(run.data["train"].info["examples"]) * state.num_train_epochs
+        if self.args.max_steps > 0:
             examples = state.max_steps * self._count_examples_per_step()
         logs = speed_metrics("train", self._began, num_samples=examples * share, num_steps=steps)
         self._store_flops()
@@ -524,25 +538,51 @@ class TrainerView(RunView):
         self.control.should_log = False
         self.call_all("on_log", logs=logs)
 
-    def _name_metrics(self, metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
-        """Return the metrics of a pass by Hugging Face's names, with its speed."""
+    def _name_metrics(
+        self, metrics: Mapping[str, float], split: str, prefix: str
+    ) -> dict[str, float]:
+        """Return the metrics of a pass by Hugging Face's names, with its speed.
+
+        A formula that ranks checkpoints is one of the metrics of a validation.
+        """
         named = {}
-        for name, value in metrics.items():
-            own_set, _, rest = name.partition(".")
-            if f"{self._evaluated_split}.{own_set}" in self.run.data:
-                name = f"{own_set}_{rest}"
+        values = {**metrics, **self._compute_ranking_formula(split)}
+        for metric, value in values.items():
+            name = name_metric(self.run, split, metric)
             if not name.startswith(f"{prefix}_"):
                 name = f"{prefix}_{name}"
             named[name] = float(value)
-        return {**named, **self._measure_speed(prefix)}
+        return {**named, **self._measure_speed(self._find_measured_sets(metrics, split), prefix)}
 
-    def _measure_speed(self, prefix: str) -> dict[str, float]:
+    def _compute_ranking_formula(self, split: str) -> dict[str, float]:
+        """Return the value of the formula by which checkpoints are ranked; {} where there is none.
+
+        A formula of a set that was not validated on has none.
+        """
+        ranking = self._ranking
+        if split != "val" or ranking is None or not is_formula(ranking.metric):
+            return {}
+        value = read_latest_metric(self.run, ranking.metric)
+        if value is None:
+            return {}
+        return {ranking.metric: value}
+
+    def _find_measured_sets(self, metrics: Mapping[str, float], split: str) -> list[str]:
+        """Return the sources that a pass has measured: a set may have been left out of it."""
+        sets = find_sets(self.run, split)
+        if sets == [split]:
+            return sets
+        with_metrics = {f"{split}.{metric.partition('/')[0]}" for metric in metrics}
+        return [name for name in sets if name in with_metrics]
+
+    def _measure_speed(self, sets: Sequence[str], prefix: str) -> dict[str, float]:
         from transformers.trainer_utils import speed_metrics
 
-        source = self.run.data[self._evaluated_split]
-        num_samples = int(source.info["examples"])
+        sources = [self.run.data[name] for name in sets]
+        num_samples = sum(int(source.info["examples"]) for source in sources)
+        num_batches = sum(len(source) for source in sources)
         measured: dict[str, float] = speed_metrics(
-            prefix, self._pass_began, num_samples, len(source)
+            prefix, self._pass_began, num_samples, num_batches
         )
         return measured
 
@@ -574,7 +614,11 @@ class TrainerView(RunView):
         self._flops += 6.0 * batch[name].numel() * model.num_parameters(exclude_embeddings=True)
 
     def _store_flops(self) -> None:
-        self.state.total_flos += self._flops
+        """Add what all ranks have computed since the last call."""
+        flops = self._flops
+        if self.run.world > 1:
+            flops = float(self.run.sum(flops))
+        self.state.total_flos += flops
         self._flops = 0.0
 
     # A checkpoint.
@@ -593,6 +637,7 @@ class TrainerView(RunView):
             # The path is not saved, since the run may have been moved when it is resumed.
             "best_is_saved": state.best_model_checkpoint is not None,
             "total_flos": state.total_flos,
+            "flops": self._flops,
             "epoch_is_open": self._epoch_is_open,
             "loss": loss,
             "total_loss": self._total_loss,
@@ -608,6 +653,7 @@ class TrainerView(RunView):
         if saved["best_is_saved"]:
             state.best_model_checkpoint = self._best_path()
         state.log_history = [dict(entry) for entry in saved["log_history"]]
+        self._flops = saved["flops"]
         self._epoch_is_open = saved["epoch_is_open"]
         self._loss = saved["loss"]
         if self._loss is not None:

@@ -63,6 +63,17 @@ class Net(torch.nn.Module):
         return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
 
 
+class SizedNet(Net):
+    """A network that says how many parameters it has, as models of transformers do:
+    a Trainer counts its operations.
+    """
+
+    main_input_name = "x"
+
+    def num_parameters(self, exclude_embeddings: bool = False) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
 def dataset(examples: int) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(examples)
     return [
@@ -73,6 +84,11 @@ def dataset(examples: int) -> list[dict[str, torch.Tensor]]:
 
 def loader(examples: int) -> DataLoader[Any]:
     return DataLoader(dataset(examples), batch_size=4)  # type: ignore[arg-type]
+
+
+def shares(examples: int, rank: int, world: int) -> DataLoader[Any]:
+    """Return the share of a rank of the batches that `loader` returns."""
+    return DataLoader(dataset(examples)[rank::world], batch_size=4 // world)  # type: ignore[arg-type]
 
 
 class OrderedTrainer(Trainer):

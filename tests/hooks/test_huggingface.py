@@ -91,10 +91,23 @@ def test_a_callback_sees_the_same_events_and_figures_by_steps(
     assert expected == hf.SEEN
 
 
-def test_an_end_within_an_epoch_is_seen_alike(hf: Any, here: Any, theirs: Any) -> None:
-    _, expected = theirs(hf.Recorder(), max_steps=5, logging_steps=2)
-    here(RECORDER, 'hooks.log={use="log", every=2}', "run.max_iters=5", validates=False)
+@pytest.mark.parametrize("epochs", [2, 10])
+def test_an_end_within_an_epoch_is_seen_alike(
+    hf: Any, here: Any, theirs: Any, monkeypatch: pytest.MonkeyPatch, epochs: int
+) -> None:
+    """The epochs of the run are those that it begins, and the examples those that it trains on."""
+
+    def count(split: str, began: float, **counts: Any) -> dict[str, Any]:
+        return counts
+
+    monkeypatch.setattr("transformers.trainer.speed_metrics", count)
+    monkeypatch.setattr("transformers.trainer_utils.speed_metrics", count)
+    _, expected = theirs(hf.Recorder(), max_steps=5, logging_steps=2, num_train_epochs=epochs)
+    log = 'hooks.log={use="log", every=2}'
+    limits = [f"run.max_epochs={epochs}", "run.max_iters=5"]
+    here(RECORDER, log, *limits, validates=False)
     assert expected == hf.SEEN
+    assert hf.SEEN[-2][3]["num_samples"] == 5 * 4
 
 
 def test_an_iteration_of_several_batches_is_one_step(hf: Any, here: Any, theirs: Any) -> None:
@@ -221,6 +234,63 @@ def test_early_stopping_stops_where_their_trainer_stops(
     # Hookflow saves the best, and the end.
     kept = [event for event in hf.SEEN if event[0] != "on_save"]
     assert [event for event in expected if event[0] != "on_save"] == kept
+
+
+TWO_SETS = (
+    'data.val={near={use="tests.hooks.hf_training:loader", args={examples=10}},'
+    ' far={use="tests.hooks.hf_training:loader", args={examples=7}}}'
+)
+
+
+def test_sets_of_a_validation_are_named_as_in_their_trainer(
+    hf: Any, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are in one evaluation; 17 examples are five batches."""
+
+    def count(split: str, began: float, num_samples: float, num_steps: int) -> dict[str, Any]:
+        return {"samples": num_samples, "steps": num_steps}
+
+    monkeypatch.setattr("transformers.trainer_utils.speed_metrics", count)
+    monkeypatch.setattr(hf, "TIMES", ())
+    here(RECORDER, TWO_SETS, validates=False)
+    evaluations = [event for event in hf.SEEN if event[0] == "on_evaluate"]
+    named = {"eval_near_loss", "eval_far_loss"}
+    assert [event[3].keys() for event in evaluations] == [{*named, "epoch", "samples", "steps"}] * 2
+    assert [(e[3]["samples"], e[3]["steps"]) for e in evaluations] == [(17, 5)] * 2
+    asked = [event[2]["should_evaluate"] for event in hf.SEEN if event[0] == "on_prediction_step"]
+    assert asked == [True] * 10
+    lengths = [event[7][1] for event in hf.SEEN if event[0] == "on_prediction_step"]
+    assert lengths == [3, 3, 3, 2, 2] * 2
+
+
+@pytest.mark.parametrize("monitor", ["near/loss", "near/loss + far/loss"])
+def test_early_stopping_compares_what_ranks_the_checkpoints(here: Any, monitor: str) -> None:
+    """No epoch improves by 1.0: the second counts one, which is the patience."""
+    run_dir = here(
+        'hooks.stops={use="huggingface:EarlyStoppingCallback", args={early_stopping_threshold=1}}',
+        f'hooks.checkpoint={{use="checkpoint", args={{monitor="{monitor}", mode="min"}}}}',
+        TWO_SETS,
+        validates=False,
+        epochs=9,
+    )
+    assert records(run_dir, "end")[-1]["ep"] == 2
+
+
+def test_a_prediction_has_the_data_and_the_speed_of_its_split(
+    hf: Any, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = 'data.test={use="tests.hooks.hf_training:loader", args={examples=6}}'
+    run_dir = here(RECORDER, SAVES, test)
+    hf.SEEN.clear()
+    monkeypatch.setattr(
+        "transformers.trainer_utils.speed_metrics", lambda name, began, *counts: {"counts": counts}
+    )
+    monkeypatch.setattr(hf, "without_times", lambda numbers: numbers)
+    with_checkpoint(
+        Trainer.predict, run_dir, run_dir.checkpoints / "last", "test", (), print, single=True
+    )
+    assert hf.SEEN[-1][0] == "on_predict" and hf.SEEN[-1][3] == {"counts": (6, 2)}
+    assert [event[7][1] for event in hf.SEEN if event[0] == "on_prediction_step"] == [2, 2]
 
 
 def test_the_checkpoint_has_what_a_callback_counts(here: Any) -> None:

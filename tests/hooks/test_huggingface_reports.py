@@ -12,6 +12,7 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import records, strikes
+from tests.distributed.several import carry_out
 from tests.runner.same import final_state
 
 pytest.importorskip("transformers", reason="needs transformers")
@@ -121,6 +122,34 @@ def test_the_loss_of_a_resumed_training_is_that_of_all_its_steps(
     assert logged["loss"] == pytest.approx(sum(losses[:4]) / 4, abs=2e-5), (
         "also where the interval was cut"
     )
+
+
+SIZED = 'model.use="tests.hooks.hf_training:SizedNet"'
+OPERATIONS = 6 * (2 * 12 * 4) * 15
+"""What Hugging Face's formula gives for two epochs of twelve examples of four numbers each,
+and 15 parameters.
+"""
+
+
+@pytest.mark.parametrize("cut_at", [None, 2, 3, 5])
+def test_the_operations_are_those_of_all_steps_also_after_a_resume(
+    hf: Any, train: Any, cut_at: int | None
+) -> None:
+    """Those of the steps since the latest log were lost: the logs come later than the cut."""
+    train(SIZED, RECORDER, SAVES, 'hooks.log={use="log", every=4}', cut_at=cut_at)
+    (end,) = [entry for entry in hf.SEEN[-1][4] if "total_flos" in entry]
+    assert end["total_flos"] == OPERATIONS
+
+
+def test_the_operations_are_those_of_all_ranks(hf: Any, tmp_path: Path, new_run: Any) -> None:
+    """Each rank has computed half of each batch."""
+    file = tmp_path / "hf.toml"
+    file.write_text(hf.PIPELINE.replace("EPOCHS", "2"))
+    uses = [f'data.{split}.use="tests.hooks.hf_training:shares"' for split in ("train", "val")]
+    log = 'hooks.log={use="log", every=1}'
+    run_dir = new_run(SIZED, KEEPS, SAVES, log, *uses, pipeline=file)
+    assert carry_out(run_dir, 2) == [0, 0], records(run_dir, "end")
+    assert kept_state(run_dir, "keeps")["total_flos"] == OPERATIONS
 
 
 def test_the_best_step_is_that_of_the_best_metric_and_its_checkpoint_is_kept(
