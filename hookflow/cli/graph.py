@@ -38,6 +38,7 @@ GANTT_HELP = (
     "For a run: bars of a traced iteration, N or that of median length; without a trace median is"
     " the mean."
 )
+BACKGROUND_SHARE = "what an iteration has of it are its copies, and the waits for room in its queue"
 WHAT_IF_HELP = (
     "For a run: the mean iteration without this hook, or group:NAME, computed from the times of its"
     " calls."
@@ -184,7 +185,8 @@ def _chain_lines(name: str, run: RunDir, plan: Plan) -> list[str]:
     times = read_mean_times(run, plan)
     lines = [f"{name}: {_format_means_heading(times)}", "", *draw_chain(times.spans, times.total)]
     if times.background:
-        lines += ["", f"beside the training, in no iteration: {', '.join(times.background)}"]
+        names = ", ".join(times.background)
+        lines += ["", f"beside the training: {names}; {BACKGROUND_SHARE}"]
     return lines
 
 
@@ -238,9 +240,7 @@ def _format_what_if(name: str, run: RunDir, plan: Plan, hook: str) -> list[str]:
     timed = {span.name for span in times.spans if span.point}
     for each in hooks:
         if each in times.background:
-            lines.append(
-                f"{each} fires beside the training: its calls take no time of an iteration"
-            )
+            lines.append(f"{each} fires beside the training: {BACKGROUND_SHARE}")
         elif each not in timed:
             lines.append(f"{each}: no call of it is known to be in an iteration alone")
     command = (

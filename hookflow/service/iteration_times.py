@@ -61,7 +61,8 @@ class IterationTimes:
     """An iteration of `total` ns, and its spans in the order in which they begin.
 
     Of means, `num_iterations` are those that they are taken over, and `background` are the hooks
-    that fire beside the training; of a trace, `iteration` is the one that is shown, counted from 1.
+    that fire beside the training, whose spans are what the training thread does for them; of a
+    trace, `iteration` is the one that is shown, counted from 1.
     """
 
     total: float
@@ -151,9 +152,10 @@ def _list_iteration_rows(plan: Plan) -> list[Row]:
 
 
 def _duration_of(row: Row, totals: AttemptTotals, plan: Plan) -> int:
-    """Return the ns of a row in all iterations.
+    """Return the ns of the training thread that a row has taken in all iterations.
 
-    It is 0 where no time of the training thread, or an unknown part, is taken.
+    It is 0 where an unknown part of them is in iterations. Those of a hook in background are its
+    copies, and the waits for room in its queue.
     """
     if row.binding is not None:
         if not _is_training_only(row.binding, plan):
@@ -166,7 +168,7 @@ def _duration_of(row: Row, totals: AttemptTotals, plan: Plan) -> int:
 
 def _is_training_only(binding: Binding, plan: Plan) -> bool:
     point = plan.points[binding.point]
-    if binding.beside or not plan.points.in_iteration(binding.point):
+    if not plan.points.in_iteration(binding.point):
         return False
     if point.kind == "module":
         return set(binding.stages) <= {"train"}

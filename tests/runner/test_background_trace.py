@@ -55,6 +55,12 @@ def write_times(file: str, it: int, *times: float) -> None:
         written.write(" ".join(map(repr, (it, *times))) + "\n")
 
 
+def traces(run: Any) -> None:
+    """Trace the iterations from FIRST on, as the hook of a rerun does."""
+    if run.iter == FIRST - 1:
+        run.trace(FIRST, LAST - FIRST + 1)
+
+
 def times_in(file: Path) -> Times:
     """Return what a hook has written: the times of each iteration, in seconds since 1970."""
     times = {}
@@ -160,3 +166,19 @@ def test_the_critical_chain_goes_through_the_hook_that_is_waited_for(traced: Run
     assert "● awaited in background" in drawn
     assert "wait for awaited" in drawn
     assert "critical chain" in drawn
+
+
+def test_a_trace_that_a_hook_asks_for_has_the_lanes_too(trained: Trained, tmp_path: Path) -> None:
+    """`hookflow rerun --trace` had none: what was waited for seemed to be the training's own."""
+    run_dir = trained(
+        'hooks.sleeps={use="tests.runner.test_background_trace:Sleeps", offload=true, queue=1,'
+        f' args={{file="{tmp_path / "sleeps"}"}}}}',
+        'hooks.traces={use="tests.runner.test_background_trace:traces", phase="last",'
+        ' points=["after_train_iter"]}',
+    )
+    _, events = events_of(run_dir)
+    lanes = [event for event in events if event["name"] == "sleeps" and event["tid"] >= 2]
+    assert {*range(FIRST, LAST)} <= {event["args"]["iteration"] for event in lanes}
+    assert any(event["cat"] == "wait" for event in events)
+    times = read_traced_times(run_dir)
+    assert times is not None and any(span.chain for span in times.spans if "back" in span.name)

@@ -247,6 +247,21 @@ def test_what_if_prints_what_a_hook_takes_and_how_it_is_measured(new_run: NewRun
     assert 'there is no hook "clipp"' in refused("graph", str(run_dir.path), "--what-if", "clipp")
 
 
+def test_the_training_waits_for_a_hook_in_background(new_run: NewRun) -> None:
+    """Its queue was full: 900 of 1000 ns were said to be "other", and --what-if to save nothing."""
+    sleeps = "tests.runner.test_background_trace:Sleeps"
+    run_dir = new_run(f'hooks.beside={{use="{sleeps}", args={{file="f"}}, offload=true}}')
+    found = read_recorded_plan(run_dir)
+    (beside,) = (binding for binding in found.bindings if binding.hook == "beside")
+    assert beside.beside
+    append(run_dir, [record("run"), frame(2, 2000, {"forward": 200}, {str(beside.id): 1800})])
+    times = read_mean_times(run_dir, found)
+    assert labels_of(times) == [("forward", 0, 100), (f"beside at {beside.point}", 100, 900)]
+    shown = invoke("graph", str(run_dir.path), "--critical-chain", "--what-if", "beside")
+    assert "beside the training: beside; what an iteration has of it" in shown
+    assert "without beside: 0.10 µs, 0.90 µs less (90.0 %)" in shown
+
+
 def test_what_fires_outside_of_training_too_is_no_part_of_the_chain(new_run: NewRun) -> None:
     hook = (
         'hooks.seen={use="builtins:print", points=[{at="forward", modules=["*"],'

@@ -454,7 +454,9 @@ class Run(_ReportBase, RunProtocol):
         self._update.check_second_backward(hook)
 
     def trace(self, first: int, iters: int) -> None:
-        self._log.trace(TraceCapture(self._engine.plan, first, iters, perf_counter(), self.rank))
+        began = perf_counter()
+        background = self._engine.offloaded
+        self._log.trace(TraceCapture(self._engine.plan, first, iters, began, self.rank, background))
 
     # Methods for a task that steps its optimizers itself.
 
