@@ -145,12 +145,19 @@ def rerun(
         if falls_short:
             echo(f"  it has ended early: the run has done {format_count(done, 'iteration')}")
         if trace:
-            echo(
-                f"the trace, for ui.perfetto.dev: hookflow export {again.path} --format perfetto"
-                " --out trace.json"
-            )
+            echo(_describe_trace(again))
         echo(f"the rerun: hookflow show {again.path}")
     raise typer.Exit(int(bool(result.unlike) or falls_short))
+
+
+def _describe_trace(again: RunDir) -> str:
+    """Return the command that exports the trace of a rerun, or that it has none."""
+    if not any(again.traces.glob("*.json")):
+        return "there is no trace: no iteration that was to be traced has ended"
+    return (
+        f"the trace, for ui.perfetto.dev: hookflow export {again.path} --format perfetto"
+        " --out trace.json"
+    )
 
 
 def _final_errors(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -477,11 +484,15 @@ def _report(
     result: Comparison, why: Sequence[str], at: int, reached: int, named: str, *, probes: bool
 ) -> Iterator[str]:
     """Yield the lines on what is equal, the first number that differs, and added hooks' logs."""
-    yield f"iterations {result.begin + 1:,} to {min(reached, result.end):,} of {named}"
-    names = "no name"
-    if result.names:
-        names = f"{format_count(len(result.names), 'name')} ({first_few(result.names)})"
-    if not result.unlike:
+    last = min(reached, result.end)
+    if last > result.begin:
+        yield f"iterations {result.begin + 1:,} to {last:,} of {named}"
+    else:
+        yield f"iteration {result.begin + 1:,} of {named}: it has not ended"
+    names = f"{format_count(len(result.names), 'name')} ({first_few(result.names)})"
+    if not result.compared:
+        yield "  no number is recorded there that could be compared"
+    elif not result.unlike:
         yield (
             f"  {format_count(result.compared, 'number')} of {names}: every one is as recorded, to"
             " the bit"

@@ -217,6 +217,8 @@ def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes 
             known.add(traced.it)
     if known:
         hint = f"traced are {first_few(list(map(str, sorted(known))))}"
+    elif run.life() in ("gone", "missing"):
+        hint = f"hookflow rerun {run_argument(run)} --at {number} --for 1 --trace"
     else:
         hint = f"hookflow ctl {run_argument(run)} trace"
     raise UserError(Problem(f"the run {run.id} has no trace of iteration {number}", hint=hint))

@@ -283,6 +283,20 @@ def test_a_run_that_failed_is_looked_into(folder: Path) -> None:
     )
 
 
+def test_the_iteration_that_raised_has_no_numbers_and_no_trace(folder: Path) -> None:
+    """It was "iterations 11 to 10", as recorded to the bit, and named a trace that is not there."""
+    raises = 'hooks.fails={use="./probe.py:fails", points=["before_optimizer_step"]}'
+    saves = 'hooks.checkpoint={use="checkpoint", points=["after_train_iter"], args={keep=99}}'
+    run = trained(raises, saves, code=1)
+    last = int(str(records(run, "end")[-1]["it"]))
+    shown = rerun(run.id, "--at", str(last + 1), "--for", "1", "--trace")
+    assert f"iteration {last + 1} of {run.id} from it{last:08d}: it has not ended\n" in shown
+    assert "no number is recorded there that could be compared" in shown
+    assert "it ended with ValueError: on purpose" in shown
+    assert "there is no trace" in shown and "hookflow export" not in shown
+    assert "to the bit" not in shown
+
+
 def test_a_loss_that_is_not_finite_names_a_command_that_works(folder: Path) -> None:
     overflows = (
         'hooks.overflows={use="./probe.py:overflows", points=["before_train_iter"],'

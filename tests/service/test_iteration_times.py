@@ -196,9 +196,16 @@ def test_a_pipeline_has_no_times(option: str) -> None:
     assert "only a run has times" in refusal
 
 
-def test_a_traced_iteration_is_chosen_by_its_number(new_run: NewRun) -> None:
+def test_a_traced_iteration_is_chosen_by_its_number(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_dir = new_run()
-    assert "no trace of iteration 3" in refused("graph", str(run_dir.path), "--gantt", "3")
+    assert "hookflow ctl" in refused("graph", str(run_dir.path), "--gantt", "3")
+    monkeypatch.setattr(RunDir, "life", lambda run: "gone")
+    refusal = refused("graph", str(run_dir.path), "--gantt", "3")
+    assert "no trace of iteration 3" in refusal
+    again = f"hookflow rerun {run_argument(run_dir)} --at 3 --for 1 --trace"
+    assert again in refusal, "a run that is over takes no command"
     for began in (1.0, 2.0):
         data = 10.0 * began
         iteration = [
