@@ -170,7 +170,7 @@ def _format_iteration(
     if gantt is not None:
         parts.append(_format_gantt(opened.name, opened.run, opened.plan, gantt))
     if what_if is not None:
-        parts.append(_format_what_if(opened.name, opened.run, opened.plan, what_if))
+        parts.append(_format_what_if(opened, opened.run, what_if))
     lines = parts[0]
     for part in parts[1:]:
         lines += ["", *part]
@@ -216,22 +216,21 @@ def _format_gantt(name: str, run: RunDir, plan: Plan, wanted: str) -> list[str]:
     return [f"{name}: {heading}", "", *draw_gantt(times.spans, times.total, width)]
 
 
-def _format_what_if(name: str, run: RunDir, plan: Plan, hook: str) -> list[str]:
+def _format_what_if(opened: Target, run: RunDir, hook: str) -> list[str]:
     """Return the mean iteration without a hook, and how to measure it.
 
     Raises UserError for an unknown hook.
     """
-    from hookflow.events.rundir import run_argument
     from hookflow.graph.render.timeline import draw_chain
     from hookflow.service.iteration_times import read_mean_times, without_hooks
 
-    hooks = _find_hooks(plan, hook, "--what-if")
-    times = read_mean_times(run, plan)
+    hooks = _find_hooks(opened.plan, hook, "--what-if")
+    times = read_mean_times(run, opened.plan)
     rest = without_hooks(times, hooks)
     saved = times.total - rest.total
     share = format_percent(saved / times.total)
     lines = [
-        f"{name}: {_format_means_heading(times)}",
+        f"{opened.name}: {_format_means_heading(times)}",
         f"without {hook}: {duration(rest.total)}, {duration(saved)} less ({share} %)",
         "",
         *draw_chain(rest.spans, rest.total),
@@ -243,17 +242,31 @@ def _format_what_if(name: str, run: RunDir, plan: Plan, hook: str) -> list[str]:
             lines.append(f"{each} fires beside the training: {BACKGROUND_SHARE}")
         elif each not in timed:
             lines.append(f"{each}: no call of it is known to be in an iteration alone")
-    command = (
-        f"hookflow rerun {run_argument(run)} --at 1 --for {min(times.num_iterations, 100)}"
-        f" --without {hook}"
-    )
     lines.append(
         "computed from its calls in the training thread; what else depends on it is as before"
     )
-    lines.append(
+    lines.append(_describe_measurement(opened, run, hooks, hook, min(times.num_iterations, 100)))
+    return lines
+
+
+def _describe_measurement(
+    opened: Target, run: RunDir, hooks: Sequence[str], hook: str, iterations: int
+) -> str:
+    """Return how the time without a hook is measured, in a rerun of so many iterations.
+
+    A loop of one's own cannot be done again by a command.
+    """
+    from hookflow.events.rundir import run_argument
+
+    if opened.loaded.is_attached:
+        keys = " and ".join(f"hooks.{each}.enabled = false" for each in hooks)
+        return (
+            f"measured by: your program with {keys}, and hookflow graph --critical-chain of its run"
+        )
+    command = f"hookflow rerun {run_argument(run)} --at 1 --for {iterations} --without {hook}"
+    return (
         f"measured by: {command}, and hookflow graph --critical-chain of the folder that it prints"
     )
-    return lines
 
 
 def _format_means_heading(times: IterationTimes) -> str:

@@ -371,7 +371,8 @@ class Run(Protocol):
     def trace(self, first: int, iters: int) -> None:
         """Record `iters` iterations as a timeline, as the command `trace` does.
 
-        `first` is the number of the first.
+        It begins at once. `first` is the number of the first: of the iteration under way, of which
+        the rest is recorded and counts among the `iters`, or of the next where none is under way.
         """
 
     def scalar(self, name: str) -> float:

@@ -814,3 +814,11 @@ def test_of_a_resumed_run_the_hooks_are_counted_in_the_last_attempt_and_the_page
     assert data["hooks"]["checkpoint@after_train_iter"]["fired"] == (ITERS - 6) // 3
     page = hookflow_here("show", str(folder), cwd=tmp_path, code=0).stdout
     assert "\nhooks, in the last attempt\n" in page
+
+
+def test_what_if_names_a_measurement_that_works_for_a_loop_of_one_s_own(tmp_path: Path) -> None:
+    """It named `hookflow rerun`, which is refused: a loop of one's own cannot be done again."""
+    _, folder = attached({"log": {"use": "log", "every": 1}}, tmp_path)
+    shown = hookflow_here("graph", str(folder), "--what-if", "log", cwd=tmp_path, code=0).stdout
+    assert "your program with hooks.log.enabled = false" in shown
+    assert "hookflow rerun" not in shown
