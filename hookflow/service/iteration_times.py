@@ -18,6 +18,7 @@ from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.render.loop import Row, make_rows
 from hookflow.monitor.iteration_trace import TracedIteration, traced_iterations
+from hookflow.pipeline.load import load
 
 TRAINING_KINDS = ("standard", "step", "optimizer", "parameter", "comm")
 """Kinds of points that, within an iteration, fire in training alone."""
@@ -217,11 +218,16 @@ def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes 
             known.add(traced.it)
     if known:
         hint = f"traced are {first_few(list(map(str, sorted(known))))}"
-    elif run.life() in ("gone", "missing"):
+    elif run.life() in ("gone", "missing") and not _has_own_loop(run):
         hint = f"hookflow rerun {run_argument(run)} --at {number} --for 1 --trace"
     else:
         hint = f"hookflow ctl {run_argument(run)} trace"
     raise UserError(Problem(f"the run {run.id} has no trace of iteration {number}", hint=hint))
+
+
+def _has_own_loop(run: RunDir) -> bool:
+    """Say whether a loop of the user's own has trained the run, which no rerun does again."""
+    return load(run.pipeline, recorded=True).is_attached
 
 
 class RunTrace(NamedTuple):

@@ -821,4 +821,6 @@ def test_what_if_names_a_measurement_that_works_for_a_loop_of_one_s_own(tmp_path
     _, folder = attached({"log": {"use": "log", "every": 1}}, tmp_path)
     shown = hookflow_here("graph", str(folder), "--what-if", "log", cwd=tmp_path, code=0).stdout
     assert "your program with hooks.log.enabled = false" in shown
-    assert "hookflow rerun" not in shown
+    untraced = hookflow_here("graph", str(folder), "--gantt", "3", cwd=tmp_path, code=2).stderr
+    assert "no trace of iteration 3" in untraced
+    assert "hookflow rerun" not in shown + untraced
