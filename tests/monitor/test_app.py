@@ -272,6 +272,19 @@ def test_the_footer_offers_what_can_be_asked_of_the_run(going: RunDir) -> None:
     visit(going, look)
 
 
+def test_the_footer_is_made_anew_only_where_its_keys_change(going: RunDir) -> None:
+    async def look(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await press(app, pilot, "3")
+        before = [*app.screen.query(FooterKey)]
+        app.screen.refresh_bindings()  # as a change of the focus does
+        await settle(app, pilot)
+        assert [*app.screen.query(FooterKey)] == before
+        await press(app, pilot, "slash")
+        assert [*app.screen.query(FooterKey)] != before, "the filter has keys of its own"
+
+    visit(going, look)
+
+
 def test_who_only_watches_leaves_without_a_question(going: RunDir) -> None:
     assert visit(going, pressing("q"), readonly=True).return_value is DashboardResult.DETACHED
 

@@ -823,7 +823,8 @@ def test_what_fails_is_tried_again_and_given_up(
     save(store, 1, "last")
     store.finish_copies()
     assert [line[1] for line in said] == ["warn"] * 3
-    assert "could not be copied to" in said[0][0] and "next try in 0.01 s" in said[0][0]
+    assert "could not be copied to" in said[0][0]
+    assert "next try in 0.0" in said[0][0]  # less than the pause where the run has ended meanwhile
     assert "the copy is given up" in said[-1][0]
     (tmp_path / "full").unlink()
     save(store, 2, "last")

@@ -14,7 +14,7 @@ from textual.containers import Vertical
 from textual.events import Resize
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
 
 from hookflow.graph.plan import Binding as HookBinding
 from hookflow.graph.plan import Plan
@@ -22,6 +22,7 @@ from hookflow.monitor.bindings import PAGE_TITLES, TRAINING_KEYS, key
 from hookflow.monitor.dashboard import Dashboard
 from hookflow.monitor.health import Condition
 from hookflow.monitor.run_store import RunStore
+from hookflow.monitor.widgets.key_footer import KeyFooter
 from hookflow.monitor.widgets.replay_bar import ReplayBar
 from hookflow.monitor.widgets.run_header import RunHeader
 
@@ -161,7 +162,7 @@ class PageScreen(Screen[None]):
             yield from self.compose_body()
         if self.can_filter:
             yield FilterInput()
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyFooter()
 
     def compose_body(self) -> ComposeResult:
         """Yield the widgets of the page."""
