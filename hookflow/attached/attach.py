@@ -22,6 +22,7 @@ from hookflow.runner.attempt.attempt import AttemptOrigin, TrainingAttempt
 from hookflow.runner.attempt.session import RunSession
 from hookflow.runner.builder.attached import LoopObjects, build_attached
 from hookflow.runner.builder.components import RunComponents
+from hookflow.runner.device.random_state import random_state
 from hookflow.runner.distributed.consensus import ProcessGroupConsensus, RankConsensus
 from hookflow.runner.distributed.rendezvous import RankLayout
 from hookflow.runner.process.launch import (
@@ -278,6 +279,8 @@ class AttachedRun:
             trainer = prepared.trainer
             with trainer.running(prepared.origin.checkpoint, begins):
                 loop = AttachedLoop(trainer, self._called_models, self._examples)
+                if prepared.origin.checkpoint:
+                    loop.random_state = random_state(objects.device)
                 loop.begin(undoing)
                 self._current_loop = loop
                 resumed_at = None

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError
 from hookflow.runner.data.batches import size_of
+from hookflow.runner.device.random_state import set_random_state
 from hookflow.runner.iteration.requests import SKIP_MARKER
 from hookflow.runner.logging.timing import BACKWARD, DATA, FORWARD, OPTIMIZER
 from hookflow.runner.loop.trainer import Trainer
@@ -84,6 +85,11 @@ class AttachedLoop:
         """Whether `before_step` says when gradients are complete.
 
         Another trainer may compute them within the step.
+        """
+        self.random_state: dict[str, Any] | None = None
+        """The generators of a checkpoint, which the first turn of the `for` puts back.
+
+        A program that is begun anew may draw before its loop, as the iterator of a loader does.
         """
         self._called_models = models
         self._examples = examples
@@ -199,6 +205,9 @@ class AttachedLoop:
 
     def _begin_turn(self) -> None:
         state = self.state
+        if self.random_state is not None:
+            set_random_state(self.random_state, self.context.parts.device)
+            self.random_state = None
         if not self._is_in_epoch:
             self._is_in_epoch = True
             self._arounds_outside = len(self.engine.arounds)

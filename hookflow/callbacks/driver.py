@@ -181,6 +181,7 @@ class TrainerDriver:
         )
         run.__enter__()
         run.loop.is_told_of_steps = tells_steps
+        run.loop.random_state = None  # the trainer draws, and restores, by rules of its own
         self._run = run
         self._turns = iter(run)
         if run.iter != done:

@@ -330,6 +330,32 @@ def test_what_is_kept_goes_on_too(tmp_path: Path) -> None:
     assert same(train(tmp_path, resume=True), whole)
 
 
+def test_numbers_drawn_before_the_first_turn_move_no_generator(tmp_path: Path) -> None:
+    """The iterator of a loader draws a seed as it is made, in a resumed program once more."""
+
+    def train(runs: Path, *, fails: bool = False, resume: bool = False) -> Net:
+        net, optimizer = net_and_optimizer()
+        saves = [{"at": "after_train_iter", "every": 3}]
+        tables = {"run": {"name": "own"}, "hooks": {"checkpoint": {"points": saves}}}
+        with hookflow.attach(
+            tables, model=net, optimizer=optimizer, max_iters=8, runs=runs, resume=resume
+        ) as run:
+            iter(torch.utils.data.DataLoader(range(4)))  # type: ignore[arg-type]
+            for it in run:
+                x, y = draw()
+                run.backward(cross_entropy(net(x), y))
+                if fails and it == 4:
+                    raise CrashError
+                optimizer.step()
+                optimizer.zero_grad()
+        return net
+
+    whole = train(tmp_path / "whole")
+    with pytest.raises(CrashError):
+        train(tmp_path, fails=True)
+    assert same(train(tmp_path, resume=True), whole)
+
+
 def test_without_a_checkpoint_a_resume_begins_a_run(tmp_path: Path) -> None:
     net, _ = attached({}, tmp_path, resume=True)
     assert same(net, by_hand())
