@@ -81,6 +81,12 @@ class AttachedLoop:
         self.cut_validation: CutValidation | None = None
         self.reported: dict[str, Any] = {}
         """The outputs of `run.report` for the current batch."""
+        self.is_driven = False
+        """Whether another trainer walks the loop, and calls this as it goes.
+
+        It validates where it likes, ends by itself where a stop is asked for, and computes the
+        gradients of some steps by itself.
+        """
         self.is_told_of_steps = False
         """Whether `before_step` says when gradients are complete.
 
@@ -99,6 +105,8 @@ class AttachedLoop:
         self._outputs: dict[str, Any] = {}
         self._offered_backward: tuple[Any, int, dict[str, Any]] = (None, 0, {})
         self._losses = 0
+        self._scaled_with: tuple[Any, Tensor] | None = None
+        """The scaler of the latest backward pass, and the scale that it had there."""
         self._skips: set[str] = set()
         self._batch: Any = None
         self._is_in_epoch = False
@@ -218,9 +226,11 @@ class AttachedLoop:
             else:
                 self.engine.enter_again("before_train_epoch")
         self.phase = IterationPhase.READY
+        state.iterating = True  # what the body logs is of this iteration, from its first line on
         self.reported = {}
         self._outputs = {}
         self._losses = 0
+        self._scaled_with = None
         self._batch = None
         state.batch_size = self._examples
 
@@ -340,6 +350,8 @@ class AttachedLoop:
             differentiated = loss
         else:
             differentiated = scaler.scale(loss)
+            scale = scaler.scale(torch.ones((), device=loss.device))
+            self._scaled_with = scaler, scale
         differentiated.backward(**options)
         self.end_backward(loss)
 
@@ -377,7 +389,7 @@ class AttachedLoop:
         self._require_turn("a step of the optimizer")
         if self.phase is IterationPhase.READY:
             self._open_without_batch()
-        if self._of_backward and not self._losses:
+        if self._of_backward and not self._losses and not self.is_driven:
             hook = self._of_backward[0]
             message = (
                 f'the hook "{hook}" fires at the backward pass, and this loop has called no'
@@ -420,6 +432,27 @@ class AttachedLoop:
         self.engine.fire(
             "after_optimizer_step", self._batch, self.state.batch_idx, self._all_outputs()
         )
+
+    @property
+    def has_left_out_step(self) -> bool:
+        """Whether the iteration is at its end without a step.
+
+        The loop has dropped its gradients, or its `GradScaler` has found them infinite, and has
+        lowered its scale in place of the step.
+        """
+        if self.phase is not IterationPhase.OPEN or not self._losses:
+            return False
+        if self._scaled_with is not None:
+            scaler, scale = self._scaled_with
+            scale_before = float(scale)
+            if scaler.get_scale() < scale_before:
+                return True
+        for optimizer in self._optimizers.values():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        return False
+        return True
 
     def _all_outputs(self) -> dict[str, Any]:
         return {**self._outputs, **self.reported}
@@ -470,9 +503,9 @@ class AttachedLoop:
         state = self.state
         safe_point = self.safe_point
         self.close_validation()
+        if self.phase is IterationPhase.STEPPED or self.has_left_out_step:
+            self.close()  # the loop was left by `break`
         is_cut = self.phase is IterationPhase.OPEN and not self.is_validating
-        if self.phase is IterationPhase.STEPPED:  # the loop was left by `break`
-            self.close()
         if self._is_in_epoch:
             self.engine.cut(self._arounds_outside)
         if self._has_looped and not state.finished and safe_point.stop is None:

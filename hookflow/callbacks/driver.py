@@ -169,6 +169,10 @@ class TrainerDriver:
         """
         from hookflow.attached.attach import attach
 
+        if self._run is not None:
+            # The training before this one has failed, and the trainer has no event for that.
+            message = f"the training by {self._trainer_name} has ended before its end"
+            self.fail(UserError(Problem(message)))
         pipeline = self._load(max_iters)
         run = attach(
             pipeline,
@@ -180,6 +184,7 @@ class TrainerDriver:
             runs=self._runs,
         )
         run.__enter__()
+        run.loop.is_driven = True
         run.loop.is_told_of_steps = tells_steps
         run.loop.random_state = None  # the trainer draws, and restores, by rules of its own
         self._run = run
@@ -294,6 +299,7 @@ class TrainerDriver:
         run = self._run
         self._run = None
         self._is_in_iteration = False
+        self._validation = None
         try:
             run.__exit__(type(error), error, error.__traceback__)
         except BaseException as raised:

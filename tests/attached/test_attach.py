@@ -525,6 +525,82 @@ def test_a_validation_stands_between_iterations(tmp_path: Path) -> None:
     assert hookflow.load_run("own", tmp_path).scalars("val/loss")["iter"] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("cleared", ["at the end", "at the beginning"])
+def test_a_step_that_a_scaler_leaves_out_ends_its_iteration(tmp_path: Path, cleared: str) -> None:
+    """The first steps overflow: a validation, or a `break`, may follow them as any other step."""
+    net, optimizer = net_and_optimizer()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    attachment = hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=9, runs=tmp_path
+    )
+    before = weights(net)
+    with attachment as run:
+        folder = run.dir
+        for it in run:
+            if cleared == "at the beginning":
+                optimizer.zero_grad()
+            x, y = draw()
+            run.backward(1e3 * cross_entropy(net(x), y), scaler=scaler)
+            scaler.step(optimizer)
+            scaler.update()
+            if cleared == "at the end":
+                optimizer.zero_grad()
+            if it == 2:
+                break
+            with run.validation() as metrics:
+                metrics["loss"] = estimate(net)
+    assert all(map(torch.equal, before, weights(net))), "no step has been taken"
+    assert [record["it"] for record in records(RunDir(folder), "metrics")] == [1, 2]
+    assert hookflow.load_run(folder).checkpoint().iter == 3
+
+
+def test_a_step_that_the_loop_leaves_out_ends_its_iteration(tmp_path: Path) -> None:
+    """A loop that drops the gradients of a bad batch has nothing that a checkpoint would lack."""
+    net, optimizer = net_and_optimizer()
+    attachment = hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=2, runs=tmp_path
+    )
+    with attachment as run:
+        folder = run.dir
+        for it in run:
+            x, y = draw()
+            run.backward(cross_entropy(net(x), y))
+            if it:
+                optimizer.step()
+            optimizer.zero_grad()
+            with run.validation() as metrics:
+                metrics["loss"] = estimate(net)
+    assert [record["it"] for record in records(RunDir(folder), "metrics")] == [1, 2]
+
+
+def test_what_the_body_logs_is_of_its_iteration(tmp_path: Path) -> None:
+    """Also before the first forward pass; a validation there is of the iteration before."""
+
+    def log(it: int, run: Any) -> None:
+        run.log("late", it)
+
+    net, optimizer = net_and_optimizer()
+    attachment = hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=2, runs=tmp_path
+    )
+    with attachment as run:
+        folder = run.dir
+        for it in run:
+            run.log("early", it)
+            with run.validation():
+                run.log("measured", it)
+            run.log("between", it)
+            x, y = draw()
+            run.backward(cross_entropy(net(x), y))
+            log(it, run)
+            optimizer.step()
+            optimizer.zero_grad()
+    run_dir = RunDir(folder)
+    assert logged(run_dir, "measured") == {0: 0.0, 1: 1.0}
+    for name in ("early", "between", "late"):
+        assert logged(run_dir, name) == {1: 0.0, 2: 1.0}, name
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
     net, optimizer = net_and_optimizer()
     attachment = hookflow.attach(
