@@ -107,6 +107,8 @@ class AttachedLoop:
         self._losses = 0
         self._scaled_with: tuple[Any, Tensor] | None = None
         """The scaler of the latest backward pass, and the scale that it had there."""
+        self._has_warned = False
+        """Whether the log says that the loop computes its gradients itself."""
         self._skips: set[str] = set()
         self._batch: Any = None
         self._is_in_epoch = False
@@ -473,6 +475,8 @@ class AttachedLoop:
         if self._losses and self._update.has_unused_gradients:
             self._update.record_skipped_step(True)
         outputs = self._all_outputs()
+        if self.phase is IterationPhase.STEPPED and "loss" not in outputs:
+            self._warn_of_lost_loss()
         index = state.batch_idx
         state.batch = NO_BATCH
         self.context.scalars.take(outputs)
@@ -489,6 +493,17 @@ class AttachedLoop:
             self._close_epoch()
         if ends_epoch or state.attention or state.iter >= self.context.consensus.next_iteration:
             self.safe_point.process(wait=ends_epoch)
+
+    def _warn_of_lost_loss(self) -> None:
+        """Say once that the loop gives no loss. Another trainer may have none to give."""
+        if self._has_warned or self.is_driven:
+            return
+        self._has_warned = True
+        text = (
+            "the loop steps without run.backward(loss): its loss is neither logged nor checked for"
+            " being finite"
+        )
+        self.context.log.say(text, "warn")
 
     def _close_epoch(self) -> None:
         state = self.state

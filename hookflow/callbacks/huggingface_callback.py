@@ -1,6 +1,6 @@
 """The graph of hooks as one callback of Hugging Face's Trainer."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -11,11 +11,15 @@ TIMING_NAME_PARTS = ("runtime", "per_second", "epoch")
 """Parts of the names of numbers that are no metrics."""
 
 
-def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str | None) -> Any:
+def make_callback(
+    hooks: Hooks,
+    overrides: Mapping[str, Any] | None,
+    runs: str | None,
+    eval_sets: Collection[str] = (),
+) -> Any:
     """Return a `TrainerCallback` that drives hooks."""
-    return _callback_class()(
-        TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=STEP_POINTS)
-    )
+    driver = TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=STEP_POINTS)
+    return _callback_class()(driver, eval_sets)
 
 
 def select_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -34,8 +38,13 @@ class TrainerEvents:
     `on_log`.
     """
 
-    def __init__(self, driver: TrainerDriver) -> None:
+    def __init__(self, driver: TrainerDriver, eval_sets: Collection[str] = ()) -> None:
         self.driver = driver
+        self._eval_sets = frozenset(eval_sets)
+        self._evaluated: set[str] = set()
+        """The sets that the current validation has been through."""
+        self._metrics: dict[str, float] = {}
+        """The metrics of these sets."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         epochs = max(state.num_train_epochs, 1)
@@ -79,7 +88,15 @@ class TrainerEvents:
     ) -> Any:
         if not self.driver.is_running:  # an evaluation by itself
             return None
-        self.driver.end_validation(select_metrics(metrics))
+        evaluated = {name for name in self._eval_sets if f"eval_{name}_runtime" in metrics}
+        self._evaluated |= evaluated
+        self._metrics.update(select_metrics(metrics))
+        if evaluated and self._evaluated != self._eval_sets:
+            return None
+        measured = self._metrics
+        self._evaluated = set()
+        self._metrics = {}
+        self.driver.end_validation(measured)
         return self._follow(control)
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:

@@ -573,6 +573,34 @@ def test_a_step_that_the_loop_leaves_out_ends_its_iteration(tmp_path: Path) -> N
     assert [record["it"] for record in records(RunDir(folder), "metrics")] == [1, 2]
 
 
+def test_a_loop_that_computes_its_gradients_itself_is_told_what_it_lacks(tmp_path: Path) -> None:
+    """It is told once; a loss that it reports is logged, and nothing is said."""
+
+    def train(name: str, *, reports: bool) -> RunDir:
+        net, optimizer = net_and_optimizer()
+        tables = {"run": {"name": name}, "hooks": {"log": {"every": 1}}}
+        with hookflow.attach(
+            tables, model=net, optimizer=optimizer, max_iters=3, runs=tmp_path
+        ) as run:
+            folder = run.dir
+            for _ in run:
+                x, y = draw()
+                loss = cross_entropy(net(x), y)
+                if reports:
+                    run.report({"loss": loss.detach()})
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return RunDir(folder)
+
+    silent = train("silent", reports=False)
+    assert logged(silent, "loss") == {}
+    assert sum("run.backward" in text for text in messages(silent)) == 1
+    reported = train("reported", reports=True)
+    assert [*logged(reported, "loss")] == [1, 2, 3]
+    assert not any("run.backward" in text for text in messages(reported))
+
+
 def test_what_the_body_logs_is_of_its_iteration(tmp_path: Path) -> None:
     """Also before the first forward pass; a validation there is of the iteration before."""
 

@@ -215,6 +215,38 @@ class TestHuggingFace:
         end = records(only_run(tmp_path / "runs"), "end")[-1]
         assert (end["status"], end["it"]) == ("interrupted", 3)
 
+    def test_several_sets_are_one_validation(self, hf: Any, tmp_path: Path) -> None:
+        """Their Trainer tells of each set by itself, in the middle of an evaluation."""
+        watched = {"use": "early_stop", "args": {"monitor": "b_loss", "patience": 9}}
+        callback = hookflow.callbacks.huggingface(
+            tables(stops=watched, tracer=TRACER),
+            runs=str(tmp_path / "runs"),
+            eval_sets=["a", "b"],
+        )
+        arguments = hf.TrainingArguments(
+            str(tmp_path / "theirs"), use_cpu=True, per_device_train_batch_size=4,
+            num_train_epochs=2, eval_strategy="epoch", save_strategy="no", report_to="none",
+            disable_tqdm=True, dataloader_pin_memory=False,
+        )  # fmt: skip
+        sets = {"a": hf.dataset(10), "b": hf.dataset(6)}
+        model = hf.Net()
+        trainer = hf.OrderedTrainer(
+            model,
+            arguments,
+            train_dataset=hf.dataset(12),
+            eval_dataset=sets,
+            callbacks=[callback],
+        )
+        trainer.train()
+        assert [it for name, it, _ in SEEN if name == "after_val"] == [3, 6]
+        measured = records(only_run(tmp_path / "runs"), "metrics")
+        assert [record["v"].keys() for record in measured] == [{"a_loss", "b_loss"}] * 2
+        for name, examples in sets.items():
+            x = torch.stack([example["x"] for example in examples])
+            labels = torch.stack([example["labels"] for example in examples])
+            expected = float(model(x, labels)["loss"])
+            assert measured[-1]["v"][f"{name}_loss"] == pytest.approx(expected, rel=1e-4)
+
     def test_a_training_that_failed_is_over_when_the_next_one_begins(
         self, hf: Any, tmp_path: Path
     ) -> None:
