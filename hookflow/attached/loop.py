@@ -4,7 +4,7 @@ Its calls, forward passes and optimizers' steps show the phases of an iteration.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -341,20 +341,29 @@ class AttachedLoop:
         if self._is_training and module.training and torch.is_grad_enabled():
             self._timeline.mark(FORWARD)
 
-    def backward(self, loss: Tensor, scaler: Any, options: Mapping[str, Any]) -> None:
+    def backward(
+        self,
+        loss: Tensor,
+        scaler: Any,
+        by: Callable[..., Any] | None,
+        options: Mapping[str, Any],
+    ) -> None:
         """Add the gradients of a loss, and fire the points around that.
 
         They are `after_forward`, `before_backward` and `after_backward`. A `scaler`
-        (`torch.amp.GradScaler`) scales what is differentiated, and not what hooks see.
+        (`torch.amp.GradScaler`) scales what is differentiated, and not what hooks see. A function
+        `by` differentiates in its own way.
         """
         loss = self.begin_backward(loss)
-        if scaler is None:
-            differentiated = loss
-        else:
-            differentiated = scaler.scale(loss)
+        if by is not None:
+            by(loss, **options)
+        elif scaler is not None:
             scale = scaler.scale(torch.ones((), device=loss.device))
             self._scaled_with = scaler, scale
-        differentiated.backward(**options)
+            scaled = scaler.scale(loss)
+            scaled.backward(**options)
+        else:
+            loss.backward(**options)
         self.end_backward(loss)
 
     def begin_backward(self, loss: Tensor) -> Tensor:

@@ -573,6 +573,33 @@ def test_a_step_that_the_loop_leaves_out_ends_its_iteration(tmp_path: Path) -> N
     assert [record["it"] for record in records(RunDir(folder), "metrics")] == [1, 2]
 
 
+def test_accelerate_divides_the_losses_that_it_adds_up(tmp_path: Path) -> None:
+    """Each turn is a batch, and each second one a step; the log has each loss as it is."""
+    accelerate = pytest.importorskip("accelerate", reason="needs accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=BATCHES)
+    net, optimizer = net_and_optimizer()
+    called, stepping = accelerator.prepare(net, optimizer)
+    losses = []
+    with hookflow.attach(
+        {"run": {"name": "own"}, "hooks": {"log": {"every": 1}}},
+        model=called,
+        optimizer=stepping,
+        max_iters=ITERS * BATCHES,
+        runs=tmp_path,
+    ) as run:
+        folder = run.dir
+        for _ in run:
+            with accelerator.accumulate(called):
+                x, y = draw()
+                loss = cross_entropy(called(x), y)
+                losses.append(loss.item())
+                run.backward(loss, by=accelerator.backward)
+                stepping.step()
+                stepping.zero_grad()
+    assert same(net, by_hand())
+    assert [*logged(RunDir(folder), "loss").values()] == pytest.approx(losses)
+
+
 def test_a_loop_that_computes_its_gradients_itself_is_told_what_it_lacks(tmp_path: Path) -> None:
     """It is told once; a loss that it reports is logged, and nothing is said."""
 
