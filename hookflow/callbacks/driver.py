@@ -194,10 +194,16 @@ class TrainerDriver:
                 f"{self._trainer_name} goes on after step {done}, and hookflow's run after"
                 f" {run.iter}"
             )
-            hint = (
-                "give the hooks a checkpoint, [hooks.checkpoint]: it is then saved when the trainer"
-                " saves its own"
-            )
+            if run.iter > done:
+                hint = (
+                    f"hookflow's run was saved after the trainer's checkpoint: resume from one of"
+                    f" step {run.iter}, or let the trainer save whenever the hooks do"
+                )
+            else:
+                hint = (
+                    "give the hooks a checkpoint, [hooks.checkpoint]: it is then saved when the"
+                    " trainer saves its own"
+                )
             error = UserError(Problem(message, hint=hint))
             self.fail(error)
             raise error
@@ -248,6 +254,14 @@ class TrainerDriver:
     def should_stop(self) -> bool:
         """Say whether hooks, a signal or a command ask for the end of the training."""
         return self.run.loop.safe_point.stop is not None
+
+    def should_save(self) -> bool:
+        """Say whether the run saves its state as it stops, which the trainer must do, too.
+
+        Otherwise the trainer would go on from a step before that.
+        """
+        stop = self.run.loop.safe_point.stop
+        return self._saves and stop is not None and stop.status != "finished"
 
     def should_validate(self) -> bool:
         """Say whether hooks or a command ask for a validation."""

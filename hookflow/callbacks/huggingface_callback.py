@@ -67,7 +67,7 @@ class TrainerEvents:
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         self.driver.end_iteration()
-        return self._follow(control)
+        return self._follow(args, control)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any
@@ -97,7 +97,7 @@ class TrainerEvents:
         self._evaluated = set()
         self._metrics = {}
         self.driver.end_validation(measured)
-        return self._follow(control)
+        return self._follow(args, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.driver.save()
@@ -105,10 +105,12 @@ class TrainerEvents:
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.driver.end()
 
-    def _follow(self, control: Any) -> Any:
+    def _follow(self, args: Any, control: Any) -> Any:
         """Set the flags for what hooks, commands and signals ask for."""
         if self.driver.should_stop():
             control.should_training_stop = True
+            if self.driver.should_save() and args.save_strategy != "no":
+                control.should_save = True
         elif self.driver.should_validate():
             control.should_evaluate = True
         return control

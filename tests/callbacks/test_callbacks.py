@@ -207,6 +207,20 @@ class TestHuggingFace:
         end = records(only_run(tmp_path / "runs"), "end")[-1]
         assert (end["status"], end["it"]) == ("interrupted", 2)
 
+    def test_a_training_that_a_signal_ended_is_resumed_at_its_step(
+        self, hf: Any, train: Any, tmp_path: Path
+    ) -> None:
+        """Their Trainer saves as it stops, too, where it would have saved at other steps."""
+        strikes = {"use": "tests.callbacks.test_callbacks:Strikes"}
+        hooks = tables(strikes=strikes, checkpoint={"use": "checkpoint"})
+        saving = {"save_strategy": "steps", "save_steps": 5}
+        whole = hf.train_theirs(tmp_path / "whole")
+        with pytest.raises(SystemExit):
+            train(hooks, **saving)
+        resumed = train(hooks, **saving, resume=True)
+        assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+        assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
+
     def test_a_signal_in_a_validation_ends_their_training(self, train: Any, tmp_path: Path) -> None:
         strikes = {"use": "tests.callbacks.test_callbacks:StrikesAfterValidation"}
         with pytest.raises(SystemExit) as ended:
