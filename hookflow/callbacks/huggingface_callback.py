@@ -43,6 +43,8 @@ class TrainerEvents:
         self._eval_sets = frozenset(eval_sets)
         self._evaluated: set[str] = set()
         """The sets that the current validation has been through."""
+        self._saved_at = -1
+        """The step at which the Trainer has saved last."""
         self._metrics: dict[str, float] = {}
         """The metrics of these sets."""
 
@@ -67,7 +69,7 @@ class TrainerEvents:
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         self.driver.end_iteration()
-        return self._follow(args, control)
+        return self._follow(args, state, control)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any
@@ -97,19 +99,22 @@ class TrainerEvents:
         self._evaluated = set()
         self._metrics = {}
         self.driver.end_validation(measured)
-        return self._follow(args, control)
+        return self._follow(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._saved_at = state.global_step
         self.driver.save()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.driver.end()
 
-    def _follow(self, args: Any, control: Any) -> Any:
+    def _follow(self, args: Any, state: Any, control: Any) -> Any:
         """Set the flags for what hooks, commands and signals ask for."""
         if self.driver.should_stop():
             control.should_training_stop = True
-            if self.driver.should_save() and args.save_strategy != "no":
+            is_saved = self._saved_at == state.global_step
+            # An evaluation follows the stop, and draws: a second save would keep that state.
+            if self.driver.should_save() and not is_saved and args.save_strategy != "no":
                 control.should_save = True
         elif self.driver.should_validate():
             control.should_evaluate = True
