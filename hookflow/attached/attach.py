@@ -1,7 +1,7 @@
 """`hookflow.attach`: the hooks of a pipeline in a loop of the user's own."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from hookflow.runner.attempt.attempt import AttemptOrigin, TrainingAttempt
 from hookflow.runner.attempt.session import RunSession
 from hookflow.runner.builder.attached import LoopObjects, build_attached
 from hookflow.runner.builder.components import RunComponents
+from hookflow.runner.device.random_state import random_state
 from hookflow.runner.distributed.consensus import ProcessGroupConsensus, RankConsensus
 from hookflow.runner.distributed.rendezvous import RankLayout
 from hookflow.runner.process.launch import (
@@ -245,7 +246,12 @@ class AttachedRun:
         loaded = self._pipeline.loaded
         if self._resume is True:
             folder = self._runs / self._pipeline.name
-            if folder.is_dir() and any(map(has_checkpoint, map(RunDir, folder.iterdir()))):
+            paths: list[Path] = []
+            if folder.is_dir():
+                paths.extend(folder.iterdir())
+            run_dirs = map(RunDir, paths)
+            can_resume = any(map(has_checkpoint, run_dirs))
+            if can_resume:
                 return find_run(self._pipeline.name, self._runs, having=has_checkpoint), True
         elif self._resume is not False:
             return find_run(os.fspath(self._resume), self._runs), True
@@ -278,6 +284,8 @@ class AttachedRun:
             trainer = prepared.trainer
             with trainer.running(prepared.origin.checkpoint, begins):
                 loop = AttachedLoop(trainer, self._called_models, self._examples)
+                if prepared.origin.checkpoint:
+                    loop.random_state = random_state(objects.device)
                 loop.begin(undoing)
                 self._current_loop = loop
                 resumed_at = None
@@ -331,14 +339,26 @@ class AttachedRun:
         """Yield the number of iterations done, for each iteration that is left to do."""
         return self._loop.iterations()
 
-    def backward(self, loss: Tensor, *, scaler: Any = None, **options: Any) -> None:
+    def backward(
+        self,
+        loss: Tensor,
+        *,
+        scaler: Any = None,
+        by: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
         """Compute the gradients of a loss, as `loss.backward(**options)` does.
 
         The points around a backward pass fire. The loss of an iteration is the sum of those that
         this is given: of `loss / n` for each of n batches, their mean. A `scaler` is a
-        `torch.amp.GradScaler`, which scales the gradients and not what hooks see.
+        `torch.amp.GradScaler`, which scales the gradients and not what hooks see. With `by` that
+        function computes the gradients, `by(loss, **options)`: `accelerator.backward`, which
+        divides the loss by the batches that it adds up, or `fabric.backward`.
         """
-        self._loop.backward(loss, scaler, options)
+        if scaler is not None and by is not None:
+            message = "run.backward takes a scaler or a function, and both were given"
+            raise UserError(Problem(message, hint="by=accelerator.backward scales by itself"))
+        self._loop.backward(loss, scaler, by, options)
 
     def batch(self, *parts: Any) -> Any:
         """Return a batch as hooks at `before_train_iter` leave it: `x, y = run.batch(x, y)`."""

@@ -4,7 +4,7 @@ Its calls, forward passes and optimizers' steps show the phases of an iteration.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError
 from hookflow.runner.data.batches import size_of
+from hookflow.runner.device.random_state import set_random_state
 from hookflow.runner.iteration.requests import SKIP_MARKER
 from hookflow.runner.logging.timing import BACKWARD, DATA, FORWARD, OPTIMIZER
 from hookflow.runner.loop.trainer import Trainer
@@ -80,10 +81,21 @@ class AttachedLoop:
         self.cut_validation: CutValidation | None = None
         self.reported: dict[str, Any] = {}
         """The outputs of `run.report` for the current batch."""
+        self.is_driven = False
+        """Whether another trainer walks the loop, and calls this as it goes.
+
+        It validates where it likes, ends by itself where a stop is asked for, and computes the
+        gradients of some steps by itself.
+        """
         self.is_told_of_steps = False
         """Whether `before_step` says when gradients are complete.
 
         Another trainer may compute them within the step.
+        """
+        self.random_state: dict[str, Any] | None = None
+        """The generators of a checkpoint, which the first turn of the `for` puts back.
+
+        A program that is begun anew may draw before its loop, as the iterator of a loader does.
         """
         self._called_models = models
         self._examples = examples
@@ -93,6 +105,10 @@ class AttachedLoop:
         self._outputs: dict[str, Any] = {}
         self._offered_backward: tuple[Any, int, dict[str, Any]] = (None, 0, {})
         self._losses = 0
+        self._scaled_with: tuple[Any, Tensor] | None = None
+        """The scaler of the latest backward pass, and the scale that it had there."""
+        self._has_warned = False
+        """Whether the log says that the loop computes its gradients itself."""
         self._skips: set[str] = set()
         self._batch: Any = None
         self._is_in_epoch = False
@@ -199,6 +215,9 @@ class AttachedLoop:
 
     def _begin_turn(self) -> None:
         state = self.state
+        if self.random_state is not None:
+            set_random_state(self.random_state, self.context.parts.device)
+            self.random_state = None
         if not self._is_in_epoch:
             self._is_in_epoch = True
             self._arounds_outside = len(self.engine.arounds)
@@ -209,9 +228,11 @@ class AttachedLoop:
             else:
                 self.engine.enter_again("before_train_epoch")
         self.phase = IterationPhase.READY
+        state.iterating = True  # what the body logs is of this iteration, from its first line on
         self.reported = {}
         self._outputs = {}
         self._losses = 0
+        self._scaled_with = None
         self._batch = None
         state.batch_size = self._examples
 
@@ -320,18 +341,29 @@ class AttachedLoop:
         if self._is_training and module.training and torch.is_grad_enabled():
             self._timeline.mark(FORWARD)
 
-    def backward(self, loss: Tensor, scaler: Any, options: Mapping[str, Any]) -> None:
+    def backward(
+        self,
+        loss: Tensor,
+        scaler: Any,
+        by: Callable[..., Any] | None,
+        options: Mapping[str, Any],
+    ) -> None:
         """Add the gradients of a loss, and fire the points around that.
 
         They are `after_forward`, `before_backward` and `after_backward`. A `scaler`
-        (`torch.amp.GradScaler`) scales what is differentiated, and not what hooks see.
+        (`torch.amp.GradScaler`) scales what is differentiated, and not what hooks see. A function
+        `by` differentiates in its own way.
         """
         loss = self.begin_backward(loss)
-        if scaler is None:
-            differentiated = loss
+        if by is not None:
+            by(loss, **options)
+        elif scaler is not None:
+            scale = scaler.scale(torch.ones((), device=loss.device))
+            self._scaled_with = scaler, scale
+            scaled = scaler.scale(loss)
+            scaled.backward(**options)
         else:
-            differentiated = scaler.scale(loss)
-        differentiated.backward(**options)
+            loss.backward(**options)
         self.end_backward(loss)
 
     def begin_backward(self, loss: Tensor) -> Tensor:
@@ -368,7 +400,7 @@ class AttachedLoop:
         self._require_turn("a step of the optimizer")
         if self.phase is IterationPhase.READY:
             self._open_without_batch()
-        if self._of_backward and not self._losses:
+        if self._of_backward and not self._losses and not self.is_driven:
             hook = self._of_backward[0]
             message = (
                 f'the hook "{hook}" fires at the backward pass, and this loop has called no'
@@ -412,6 +444,27 @@ class AttachedLoop:
             "after_optimizer_step", self._batch, self.state.batch_idx, self._all_outputs()
         )
 
+    @property
+    def has_left_out_step(self) -> bool:
+        """Whether the iteration is at its end without a step.
+
+        The loop has dropped its gradients, or its `GradScaler` has found them infinite, and has
+        lowered its scale in place of the step.
+        """
+        if self.phase is not IterationPhase.OPEN or not self._losses:
+            return False
+        if self._scaled_with is not None:
+            scaler, scale = self._scaled_with
+            scale_before = float(scale)
+            if scaler.get_scale() < scale_before:
+                return True
+        for optimizer in self._optimizers.values():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        return False
+        return True
+
     def _all_outputs(self) -> dict[str, Any]:
         return {**self._outputs, **self.reported}
 
@@ -431,6 +484,8 @@ class AttachedLoop:
         if self._losses and self._update.has_unused_gradients:
             self._update.record_skipped_step(True)
         outputs = self._all_outputs()
+        if self.phase is IterationPhase.STEPPED and "loss" not in outputs:
+            self._warn_of_lost_loss()
         index = state.batch_idx
         state.batch = NO_BATCH
         self.context.scalars.take(outputs)
@@ -448,6 +503,17 @@ class AttachedLoop:
         if ends_epoch or state.attention or state.iter >= self.context.consensus.next_iteration:
             self.safe_point.process(wait=ends_epoch)
 
+    def _warn_of_lost_loss(self) -> None:
+        """Say once that the loop gives no loss. Another trainer may have none to give."""
+        if self._has_warned or self.is_driven:
+            return
+        self._has_warned = True
+        text = (
+            "the loop steps without run.backward(loss): its loss is neither logged nor checked for"
+            " being finite"
+        )
+        self.context.log.say(text, "warn")
+
     def _close_epoch(self) -> None:
         state = self.state
         state.close_epoch()
@@ -461,9 +527,9 @@ class AttachedLoop:
         state = self.state
         safe_point = self.safe_point
         self.close_validation()
+        if self.phase is IterationPhase.STEPPED or self.has_left_out_step:
+            self.close()  # the loop was left by `break`
         is_cut = self.phase is IterationPhase.OPEN and not self.is_validating
-        if self.phase is IterationPhase.STEPPED:  # the loop was left by `break`
-            self.close()
         if self._is_in_epoch:
             self.engine.cut(self._arounds_outside)
         if self._has_looped and not state.finished and safe_point.stop is None:

@@ -90,7 +90,8 @@ def collect_objects(
             named = optimizers
         else:
             named = {"optimizer": optimizers}
-        stepping = {name: _unwrap_optimizer(name, optimizer) for name, optimizer in named.items()}
+        for name, optimizer in named.items():
+            stepping[name] = _unwrap_optimizer(name, optimizer)
     for name, each in kept.items():
         if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
             message = (

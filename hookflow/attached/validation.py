@@ -50,16 +50,16 @@ class AttachedValidation:
     def run(self) -> Iterator[MutableMapping[str, Any]]:
         """Fire a validation's points around a block that puts the metrics into a dict.
 
-        Raises UserError in the middle of an iteration.
+        Raises UserError in the middle of an iteration, unless another trainer validates there.
         """
         loop = self._loop
         state = self._state
         if loop.is_validating:
             raise UserError(Problem("a validation is under way already"))
         loop.close_validation()
-        if loop.phase is IterationPhase.STEPPED:
+        if loop.phase is IterationPhase.STEPPED or loop.has_left_out_step:
             loop.close()
-        elif loop.phase is IterationPhase.OPEN:
+        elif loop.phase is IterationPhase.OPEN and not loop.is_driven:
             message = "a validation in the middle of an iteration has no state that could be saved"
             hint = (
                 "validate before the first forward pass of an iteration, or after the optimizer's"
@@ -90,6 +90,7 @@ class AttachedValidation:
         state = self._state
         batch_idx = state.batch_idx
         batches = state.batches
+        iterating = state.iterating
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(context.timeline.excluded(VALIDATION))
@@ -97,6 +98,7 @@ class AttachedValidation:
             stack.enter_context(context.consensus.evaluation())
             stack.enter_context(loop.trainer.evaluation.seeded(VALIDATION_SET))
             loop.is_validating = True
+            state.iterating = False  # what is logged here is of the weights before the iteration
             try:
                 yield
             finally:
@@ -104,6 +106,7 @@ class AttachedValidation:
                 state.split = "train"
                 state.batch_idx = batch_idx
                 state.batches = batches
+                state.iterating = iterating
 
     def _record_metrics(self) -> Iterator[MutableMapping[str, Any]]:
         """Yield the dict of metrics, between the points of a validation.
@@ -152,7 +155,7 @@ class AttachedValidation:
     def _process(self) -> None:
         """Do what has been asked for by the end of a validation.
 
-        Raises LoopStopped where the run stops here.
+        Raises LoopStopped where the run stops here. A trainer that drives the loop stops by itself.
         """
         loop = self._loop
         control = loop.safe_point.control
@@ -166,7 +169,7 @@ class AttachedValidation:
         control.answer()
         safe_point.process(wait=True)
         stop = safe_point.stop
-        if stop is not None and stop.status != "finished":
+        if stop is not None and stop.status != "finished" and not loop.is_driven:
             raise LoopStopped(stop.reason)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:

@@ -5,7 +5,7 @@ trainer. It makes a run as `hookflow.attach` does, with a run directory, a log a
 loop, the data and the checkpoints stay the trainer's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from hookflow.callbacks.driver import Hooks
@@ -27,15 +27,20 @@ def lightning(
 
 
 def huggingface(
-    hooks: Hooks, *, overrides: Mapping[str, Any] | None = None, runs: str | None = None
+    hooks: Hooks,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    runs: str | None = None,
+    eval_sets: Collection[str] = (),
 ) -> Any:
     """Return a callback for Hugging Face's Trainer, which takes it among its `callbacks`.
 
-    The arguments are those of `lightning`.
+    `eval_sets` are the names of a dict of `eval_dataset`: a validation then ends with the last of
+    them, and has the metrics of all. The other arguments are those of `lightning`.
     """
     from hookflow.callbacks.huggingface_callback import make_callback
 
-    return make_callback(hooks, overrides, runs)
+    return make_callback(hooks, overrides, runs, eval_sets)
 
 
 def keras(

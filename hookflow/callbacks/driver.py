@@ -169,6 +169,10 @@ class TrainerDriver:
         """
         from hookflow.attached.attach import attach
 
+        if self._run is not None:
+            # The training before this one has failed, and the trainer has no event for that.
+            message = f"the training by {self._trainer_name} has ended before its end"
+            self.fail(UserError(Problem(message)))
         pipeline = self._load(max_iters)
         run = attach(
             pipeline,
@@ -180,7 +184,9 @@ class TrainerDriver:
             runs=self._runs,
         )
         run.__enter__()
+        run.loop.is_driven = True
         run.loop.is_told_of_steps = tells_steps
+        run.loop.random_state = None  # the trainer draws, and restores, by rules of its own
         self._run = run
         self._turns = iter(run)
         if run.iter != done:
@@ -188,10 +194,16 @@ class TrainerDriver:
                 f"{self._trainer_name} goes on after step {done}, and hookflow's run after"
                 f" {run.iter}"
             )
-            hint = (
-                "give the hooks a checkpoint, [hooks.checkpoint]: it is then saved when the trainer"
-                " saves its own"
-            )
+            if run.iter > done:
+                hint = (
+                    f"hookflow's run was saved after the trainer's checkpoint: resume from one of"
+                    f" step {run.iter}, or let the trainer save whenever the hooks do"
+                )
+            else:
+                hint = (
+                    "give the hooks a checkpoint, [hooks.checkpoint]: it is then saved when the"
+                    " trainer saves its own"
+                )
             error = UserError(Problem(message, hint=hint))
             self.fail(error)
             raise error
@@ -243,6 +255,14 @@ class TrainerDriver:
         """Say whether hooks, a signal or a command ask for the end of the training."""
         return self.run.loop.safe_point.stop is not None
 
+    def should_save(self) -> bool:
+        """Say whether the run saves its state as it stops, which the trainer must do, too.
+
+        Otherwise the trainer would go on from a step before that.
+        """
+        stop = self.run.loop.safe_point.stop
+        return self._saves and stop is not None and stop.status != "finished"
+
     def should_validate(self) -> bool:
         """Say whether hooks or a command ask for a validation."""
         return self.run.validation_due
@@ -293,6 +313,7 @@ class TrainerDriver:
         run = self._run
         self._run = None
         self._is_in_iteration = False
+        self._validation = None
         try:
             run.__exit__(type(error), error, error.__traceback__)
         except BaseException as raised:

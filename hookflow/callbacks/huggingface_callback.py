@@ -1,6 +1,6 @@
 """The graph of hooks as one callback of Hugging Face's Trainer."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -11,11 +11,15 @@ TIMING_NAME_PARTS = ("runtime", "per_second", "epoch")
 """Parts of the names of numbers that are no metrics."""
 
 
-def make_callback(hooks: Hooks, overrides: Mapping[str, Any] | None, runs: str | None) -> Any:
+def make_callback(
+    hooks: Hooks,
+    overrides: Mapping[str, Any] | None,
+    runs: str | None,
+    eval_sets: Collection[str] = (),
+) -> Any:
     """Return a `TrainerCallback` that drives hooks."""
-    return _callback_class()(
-        TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=STEP_POINTS)
-    )
+    driver = TrainerDriver(TRAINER_NAME, hooks, overrides, runs, points=STEP_POINTS)
+    return _callback_class()(driver, eval_sets)
 
 
 def select_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -34,8 +38,15 @@ class TrainerEvents:
     `on_log`.
     """
 
-    def __init__(self, driver: TrainerDriver) -> None:
+    def __init__(self, driver: TrainerDriver, eval_sets: Collection[str] = ()) -> None:
         self.driver = driver
+        self._eval_sets = frozenset(eval_sets)
+        self._evaluated: set[str] = set()
+        """The sets that the current validation has been through."""
+        self._saved_at = -1
+        """The step at which the Trainer has saved last."""
+        self._metrics: dict[str, float] = {}
+        """The metrics of these sets."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         epochs = max(state.num_train_epochs, 1)
@@ -58,7 +69,7 @@ class TrainerEvents:
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         self.driver.end_iteration()
-        return self._follow(control)
+        return self._follow(args, state, control)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any
@@ -79,19 +90,32 @@ class TrainerEvents:
     ) -> Any:
         if not self.driver.is_running:  # an evaluation by itself
             return None
-        self.driver.end_validation(select_metrics(metrics))
-        return self._follow(control)
+        evaluated = {name for name in self._eval_sets if f"eval_{name}_runtime" in metrics}
+        self._evaluated |= evaluated
+        self._metrics.update(select_metrics(metrics))
+        if evaluated and self._evaluated != self._eval_sets:
+            return None
+        measured = self._metrics
+        self._evaluated = set()
+        self._metrics = {}
+        self.driver.end_validation(measured)
+        return self._follow(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._saved_at = state.global_step
         self.driver.save()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.driver.end()
 
-    def _follow(self, control: Any) -> Any:
+    def _follow(self, args: Any, state: Any, control: Any) -> Any:
         """Set the flags for what hooks, commands and signals ask for."""
         if self.driver.should_stop():
             control.should_training_stop = True
+            is_saved = self._saved_at == state.global_step
+            # An evaluation follows the stop, and draws: a second save would keep that state.
+            if self.driver.should_save() and not is_saved and args.save_strategy != "no":
+                control.should_save = True
         elif self.driver.should_validate():
             control.should_evaluate = True
         return control

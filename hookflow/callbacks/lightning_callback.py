@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any
 
 from hookflow.callbacks.driver import STEP_POINTS, Hooks, TrainerDriver
@@ -44,9 +44,9 @@ def _find_package() -> str:
 class LightningEvents:
     """Calls the hooks of a pipeline, in its order, as Lightning's Trainer comes to their points.
 
-    An iteration is a step of the optimizer, however many batches it takes. Its loss is the sum of
-    what Lightning
-    differentiates: of several batches their mean.
+    An iteration is a step of the optimizer, however many batches it takes. Its loss is the mean of
+    theirs. Lightning divides each by the batches of a whole group, also in a group that the end of
+    the epoch has cut.
     """
 
     def __init__(self, driver: TrainerDriver) -> None:
@@ -54,7 +54,12 @@ class LightningEvents:
         self._step = 0
         self._loss: Any = None
         """The loss that is being differentiated."""
-        self._known: set[str] = set()
+        self._batches = 0
+        """The batches of the current iteration that have had a loss."""
+        self._sum: Any = 0.0
+        """The sum of what has been differentiated in the current iteration."""
+        self._known: dict[str, float] = {}
+        """The numbers that were there before the current validation."""
         self._of_validation: set[str] = set()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -82,6 +87,8 @@ class LightningEvents:
             tells_steps=True,  # the step's closure computes the gradients
         )
         self._step = trainer.global_step
+        self._batches = 0
+        self._sum = 0.0
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
@@ -94,6 +101,8 @@ class LightningEvents:
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         self.driver.end_backward(self._loss)
+        self._batches += 1
+        self._sum = self._sum + self._loss.detach()
         self._loss = None
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
@@ -105,13 +114,19 @@ class LightningEvents:
         if trainer.global_step == self._step:  # the gradients of other batches are to be added
             return
         self._step = trainer.global_step
-        self.driver.end_iteration()
+        whole = trainer.accumulate_grad_batches
+        outputs_of_iteration = {}
+        if 0 < self._batches < whole:
+            outputs_of_iteration["loss"] = self._sum * whole / self._batches
+        self._batches = 0
+        self._sum = 0.0
+        self.driver.end_iteration(outputs_of_iteration)
         self._follow(trainer)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.sanity_checking or not self.driver.is_running:
             return
-        self._known = {*trainer.callback_metrics} - self._of_validation
+        self._known = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.driver.begin_validation()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -119,11 +134,22 @@ class LightningEvents:
             return
         metrics = {}
         for name, value in trainer.callback_metrics.items():
-            if name not in self._known:
+            number = float(value)
+            if not self._was_known(name, number):  # the training logs nothing meanwhile
                 self._of_validation.add(name)
-                metrics[name.removeprefix("val_")] = float(value)
+            if name in self._of_validation:
+                metrics[name.removeprefix("val_")] = number
         self.driver.end_validation(metrics)
         self._follow(trainer)
+
+    def _was_known(self, name: str, number: float) -> bool:
+        """Say whether a metric had this value before the current validation."""
+        if name not in self._known:
+            return False
+        before = self._known[name]
+        if isnan(number):
+            return isnan(before)
+        return number == before
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         self.driver.save()

@@ -330,6 +330,32 @@ def test_what_is_kept_goes_on_too(tmp_path: Path) -> None:
     assert same(train(tmp_path, resume=True), whole)
 
 
+def test_numbers_drawn_before_the_first_turn_move_no_generator(tmp_path: Path) -> None:
+    """The iterator of a loader draws a seed as it is made, in a resumed program once more."""
+
+    def train(runs: Path, *, fails: bool = False, resume: bool = False) -> Net:
+        net, optimizer = net_and_optimizer()
+        saves = [{"at": "after_train_iter", "every": 3}]
+        tables = {"run": {"name": "own"}, "hooks": {"checkpoint": {"points": saves}}}
+        with hookflow.attach(
+            tables, model=net, optimizer=optimizer, max_iters=8, runs=runs, resume=resume
+        ) as run:
+            iter(torch.utils.data.DataLoader(range(4)))  # type: ignore[arg-type]
+            for it in run:
+                x, y = draw()
+                run.backward(cross_entropy(net(x), y))
+                if fails and it == 4:
+                    raise CrashError
+                optimizer.step()
+                optimizer.zero_grad()
+        return net
+
+    whole = train(tmp_path / "whole")
+    with pytest.raises(CrashError):
+        train(tmp_path, fails=True)
+    assert same(train(tmp_path, resume=True), whole)
+
+
 def test_without_a_checkpoint_a_resume_begins_a_run(tmp_path: Path) -> None:
     net, _ = attached({}, tmp_path, resume=True)
     assert same(net, by_hand())
@@ -497,6 +523,137 @@ def test_a_validation_stands_between_iterations(tmp_path: Path) -> None:
         done = run.iter
     assert done == 3
     assert hookflow.load_run("own", tmp_path).scalars("val/loss")["iter"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("cleared", ["at the end", "at the beginning"])
+def test_a_step_that_a_scaler_leaves_out_ends_its_iteration(tmp_path: Path, cleared: str) -> None:
+    """The first steps overflow: a validation, or a `break`, may follow them as any other step."""
+    net, optimizer = net_and_optimizer()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    attachment = hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=9, runs=tmp_path
+    )
+    before = weights(net)
+    with attachment as run:
+        folder = run.dir
+        for it in run:
+            if cleared == "at the beginning":
+                optimizer.zero_grad()
+            x, y = draw()
+            run.backward(1e3 * cross_entropy(net(x), y), scaler=scaler)
+            scaler.step(optimizer)
+            scaler.update()
+            if cleared == "at the end":
+                optimizer.zero_grad()
+            if it == 2:
+                break
+            with run.validation() as metrics:
+                metrics["loss"] = estimate(net)
+    assert all(map(torch.equal, before, weights(net))), "no step has been taken"
+    assert [record["it"] for record in records(RunDir(folder), "metrics")] == [1, 2]
+    assert hookflow.load_run(folder).checkpoint().iter == 3
+
+
+def test_a_step_that_the_loop_leaves_out_ends_its_iteration(tmp_path: Path) -> None:
+    """A loop that drops the gradients of a bad batch has nothing that a checkpoint would lack."""
+    net, optimizer = net_and_optimizer()
+    attachment = hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=2, runs=tmp_path
+    )
+    with attachment as run:
+        folder = run.dir
+        for it in run:
+            x, y = draw()
+            run.backward(cross_entropy(net(x), y))
+            if it:
+                optimizer.step()
+            optimizer.zero_grad()
+            with run.validation() as metrics:
+                metrics["loss"] = estimate(net)
+    assert [record["it"] for record in records(RunDir(folder), "metrics")] == [1, 2]
+
+
+def test_accelerate_divides_the_losses_that_it_adds_up(tmp_path: Path) -> None:
+    """Each turn is a batch, and each second one a step; the log has each loss as it is."""
+    accelerate = pytest.importorskip("accelerate", reason="needs accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=BATCHES)
+    net, optimizer = net_and_optimizer()
+    called, stepping = accelerator.prepare(net, optimizer)
+    losses = []
+    with hookflow.attach(
+        {"run": {"name": "own"}, "hooks": {"log": {"every": 1}}},
+        model=called,
+        optimizer=stepping,
+        max_iters=ITERS * BATCHES,
+        runs=tmp_path,
+    ) as run:
+        folder = run.dir
+        for _ in run:
+            with accelerator.accumulate(called):
+                x, y = draw()
+                loss = cross_entropy(called(x), y)
+                losses.append(loss.item())
+                run.backward(loss, by=accelerator.backward)
+                stepping.step()
+                stepping.zero_grad()
+    assert same(net, by_hand())
+    assert [*logged(RunDir(folder), "loss").values()] == pytest.approx(losses)
+
+
+def test_a_loop_that_computes_its_gradients_itself_is_told_what_it_lacks(tmp_path: Path) -> None:
+    """It is told once; a loss that it reports is logged, and nothing is said."""
+
+    def train(name: str, *, reports: bool) -> RunDir:
+        net, optimizer = net_and_optimizer()
+        tables = {"run": {"name": name}, "hooks": {"log": {"every": 1}}}
+        with hookflow.attach(
+            tables, model=net, optimizer=optimizer, max_iters=3, runs=tmp_path
+        ) as run:
+            folder = run.dir
+            for _ in run:
+                x, y = draw()
+                loss = cross_entropy(net(x), y)
+                if reports:
+                    run.report({"loss": loss.detach()})
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return RunDir(folder)
+
+    silent = train("silent", reports=False)
+    assert logged(silent, "loss") == {}
+    assert sum("run.backward" in text for text in messages(silent)) == 1
+    reported = train("reported", reports=True)
+    assert [*logged(reported, "loss")] == [1, 2, 3]
+    assert not any("run.backward" in text for text in messages(reported))
+
+
+def test_what_the_body_logs_is_of_its_iteration(tmp_path: Path) -> None:
+    """Also before the first forward pass; a validation there is of the iteration before."""
+
+    def log(it: int, run: Any) -> None:
+        run.log("late", it)
+
+    net, optimizer = net_and_optimizer()
+    attachment = hookflow.attach(
+        {"run": {"name": "own"}}, model=net, optimizer=optimizer, max_iters=2, runs=tmp_path
+    )
+    with attachment as run:
+        folder = run.dir
+        for it in run:
+            run.log("early", it)
+            with run.validation():
+                run.log("measured", it)
+            run.log("between", it)
+            x, y = draw()
+            run.backward(cross_entropy(net(x), y))
+            log(it, run)
+            optimizer.step()
+            optimizer.zero_grad()
+    run_dir = RunDir(folder)
+    assert logged(run_dir, "measured") == {0: 0.0, 1: 1.0}
+    for name in ("early", "between", "late"):
+        assert logged(run_dir, name) == {1: 0.0, 2: 1.0}, name
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:

@@ -62,6 +62,13 @@ class Strikes(Hook):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+class StrikesAfterValidation(Hook):
+    """Ask this process to end after the first validation."""
+
+    def after_val(self, run: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 class Counts(Hook):
     """Count iterations, and keep the count in checkpoints."""
 
@@ -200,6 +207,74 @@ class TestHuggingFace:
         end = records(only_run(tmp_path / "runs"), "end")[-1]
         assert (end["status"], end["it"]) == ("interrupted", 2)
 
+    def test_a_training_that_a_signal_ended_is_resumed_at_its_step(
+        self, hf: Any, train: Any, tmp_path: Path
+    ) -> None:
+        """Their Trainer saves as it stops, too, where it would have saved at other steps."""
+        strikes = {"use": "tests.callbacks.test_callbacks:Strikes"}
+        hooks = tables(strikes=strikes, checkpoint={"use": "checkpoint"})
+        saving = {"save_strategy": "steps", "save_steps": 5}
+        whole = hf.train_theirs(tmp_path / "whole")
+        with pytest.raises(SystemExit):
+            train(hooks, **saving)
+        resumed = train(hooks, **saving, resume=True)
+        assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+        assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
+
+    def test_a_signal_in_a_validation_ends_their_training(self, train: Any, tmp_path: Path) -> None:
+        strikes = {"use": "tests.callbacks.test_callbacks:StrikesAfterValidation"}
+        with pytest.raises(SystemExit) as ended:
+            train(tables(strikes=strikes), num_train_epochs=9, eval_strategy="epoch")
+        assert ended.value.code == 143
+        end = records(only_run(tmp_path / "runs"), "end")[-1]
+        assert (end["status"], end["it"]) == ("interrupted", 3)
+
+    def test_several_sets_are_one_validation(self, hf: Any, tmp_path: Path) -> None:
+        """Their Trainer tells of each set by itself, in the middle of an evaluation."""
+        watched = {"use": "early_stop", "args": {"monitor": "b_loss", "patience": 9}}
+        callback = hookflow.callbacks.huggingface(
+            tables(stops=watched, tracer=TRACER),
+            runs=str(tmp_path / "runs"),
+            eval_sets=["a", "b"],
+        )
+        arguments = hf.TrainingArguments(
+            str(tmp_path / "theirs"), use_cpu=True, per_device_train_batch_size=4,
+            num_train_epochs=2, eval_strategy="epoch", save_strategy="no", report_to="none",
+            disable_tqdm=True, dataloader_pin_memory=False,
+        )  # fmt: skip
+        sets = {"a": hf.dataset(10), "b": hf.dataset(6)}
+        model = hf.Net()
+        trainer = hf.OrderedTrainer(
+            model,
+            arguments,
+            train_dataset=hf.dataset(12),
+            eval_dataset=sets,
+            callbacks=[callback],
+        )
+        trainer.train()
+        assert [it for name, it, _ in SEEN if name == "after_val"] == [3, 6]
+        measured = records(only_run(tmp_path / "runs"), "metrics")
+        assert [record["v"].keys() for record in measured] == [{"a_loss", "b_loss"}] * 2
+        for name, examples in sets.items():
+            x = torch.stack([example["x"] for example in examples])
+            labels = torch.stack([example["labels"] for example in examples])
+            expected = float(model(x, labels)["loss"])
+            assert measured[-1]["v"][f"{name}_loss"] == pytest.approx(expected, rel=1e-4)
+
+    def test_a_training_that_failed_is_over_when_the_next_one_begins(
+        self, hf: Any, tmp_path: Path
+    ) -> None:
+        """Their Trainer has no event for an error: the next beginning tells of it."""
+        callback = hookflow.callbacks.huggingface(tables(), runs=str(tmp_path / "runs"))
+        handler = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(RuntimeError, match="as planned"):
+            hf.train_theirs(tmp_path / "theirs", callback, hf.FailsOnce())
+        hf.train_theirs(tmp_path / "theirs", callback)
+        assert signal.getsignal(signal.SIGTERM) == handler
+        folders = (tmp_path / "runs" / "theirs").iterdir()
+        statuses = [records(RunDir(folder), "end")[-1]["status"] for folder in folders]
+        assert sorted(statuses) == ["failed", "finished"]  # type: ignore[type-var]
+
     def test_a_resumed_training_goes_on_with_its_run(
         self, hf: Any, train: Any, tmp_path: Path
     ) -> None:
@@ -334,6 +409,86 @@ class TestLightning:
             optimizer.step()
             expected.append(float(mean))
         assert [*logged(only_run(tmp_path / "runs"), "loss").values()] == pytest.approx(expected)
+
+    @pytest.fixture
+    def fit(self, tmp_path: Path) -> Any:
+        """Return a function that fits a module on 5 batches, the last two of which are a group."""
+        pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
+
+        def fit(module: Any, hooks: Mapping[str, Any] | None, **options: Any) -> RunDir | None:
+            callbacks = []
+            if hooks is not None:
+                made = hookflow.callbacks.lightning(tables(**hooks), runs=str(tmp_path / "runs"))
+                callbacks.append(made)
+            trainer = pl.Theirs(
+                accelerator="cpu", default_root_dir=tmp_path, logger=False,
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+                enable_checkpointing=False, callbacks=callbacks, **{"max_epochs": 1, **options},
+            )  # fmt: skip
+            trainer.fit(module, pl.loader(20), pl.loader(10))
+            return None if hooks is None else only_run(tmp_path / "runs")
+
+        return fit
+
+    def test_a_validation_among_the_batches_of_an_iteration(self, fit: Any) -> None:
+        """The Trainer counts batches for it: the metrics are of the steps that are done."""
+        from tests.hooks import pl_training
+
+        plain, watched = pl_training.Module(), pl_training.Module()
+        options = {"accumulate_grad_batches": 3, "val_check_interval": 2}
+        fit(plain, None, **options)
+        run_dir = fit(watched, {"tracer": TRACER}, **options)
+        assert torch.equal(watched.net.weight, plain.net.weight)
+        assert [record["it"] for record in records(run_dir, "metrics")] == [0, 1]
+        assert [it for name, it, _ in SEEN if name == "after_train_iter"] == [1, 2]
+
+    def test_the_loss_of_a_group_that_the_epoch_cuts_is_its_mean(self, fit: Any) -> None:
+        from tests.hooks import pl_training
+
+        hooks = {"log": {"use": "log", "every": 1}}
+        run_dir = fit(pl_training.Module(), hooks, accumulate_grad_batches=3)
+        model = pl_training.net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        batches = [*pl_training.loader(20)]
+        means = []
+        for group in (batches[:3], batches[3:]):
+            optimizer.zero_grad()
+            losses = [torch.nn.functional.cross_entropy(model(x), y) for x, y in group]
+            (torch.stack(losses).sum() / 3).backward()  # the Trainer divides by 3, in any case
+            optimizer.step()
+            means.append(float(torch.stack(losses).mean()))
+        assert [*logged(run_dir, "loss").values()] == pytest.approx(means)
+
+    def test_a_batch_without_a_loss_fires_no_points_of_a_backward_pass(self, fit: Any) -> None:
+        from tests.hooks import pl_training
+
+        class LeavesOut(pl_training.Module):
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                return None if batch_idx == 1 else super().training_step(batch, batch_idx)
+
+        watches = {"use": "tests.callbacks.test_callbacks:WatchesBackward"}
+        fit(LeavesOut(), {"watches": watches})
+        assert [it for name, it, _ in SEEN if name == "before_backward"] == [0, 2, 3, 4]
+
+    def test_a_metric_by_the_name_of_a_number_of_the_training(self, fit: Any) -> None:
+        from tests.hooks import pl_training
+
+        class LogsBoth(pl_training.Module):
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                outputs = super().training_step(batch, batch_idx)
+                self.log_dict({"loss": outputs["loss"], "train_only": 1.0})
+                return outputs
+
+            def validation_step(self, batch: Any, batch_idx: int) -> None:
+                loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+                self.log("loss", loss, batch_size=len(batch[1]))
+
+        module = LogsBoth()
+        run_dir = fit(module, {"tracer": TRACER}, max_epochs=2)
+        (_, last) = (record["v"] for record in records(run_dir, "metrics"))
+        x, y = (torch.cat(parts) for parts in zip(*pl_training.loader(10), strict=True))
+        expected = float(torch.nn.functional.cross_entropy(module.net(x), y))
+        assert last == pytest.approx({"loss": expected})
 
     def test_a_resumed_training_goes_on_with_its_run(self, tmp_path: Path) -> None:
         pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
