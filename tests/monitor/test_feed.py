@@ -223,7 +223,7 @@ def test_records_that_nobody_writes_are_refused_or_shown(tmp_path: Path, seeds: 
     ("old", "new"),
     [
         ('"k":"frame"', '"k":"frame","phases":{"data":9223372036854775807},"x":1'),
-        ('"rank":0,"world":1', '"rank":0,"world":16384'),
+        ('"rank":0,"world":1', '"rank":0,"world":2048'),
         ('"rank":0,"world":1', '"rank":0,"world":2147483648'),
         ('"exit":0', '"exit":300'),
     ],
