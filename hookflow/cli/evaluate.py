@@ -150,9 +150,8 @@ def val(
     """Validate a checkpoint, and print the metrics.
 
     It uses the pipeline as recorded with the run, and its validation data. Hooks fire as in a
-    validation during the
-    training: averaged weights are evaluated where there are any, or those that `--average` says.
-    The run is not changed.
+    validation during the training: averaged weights are evaluated where there are any, or those
+    that `--average` says. The run is not changed.
 
     Example: `hookflow val cifar:best`
 

@@ -18,8 +18,7 @@ class SavedCheckpoint:
     """A checkpoint of a run. A field that a damaged manifest lacks is None.
 
     `damage` says why it cannot be used; it is empty for one that can. `exception` is the error
-    after which it was
-    saved: no run resumes from such a one.
+    after which it was saved: no run resumes from such a one.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""A image of everything mutable that the runner holds,
+"""An image of everything mutable that the runner holds,
 for a test that two runs are in the same state.
 """
 

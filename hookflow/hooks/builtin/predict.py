@@ -118,8 +118,7 @@ class Predict(Hook):
 
     Each rank writes the rows of its own shard, `predictions.rank1.npz`; of ranks that split layers
     among them, the first does. Each of several sets has a file, `predictions.ood.npz`. Predictions
-    of a checkpoint for data without
-    targets: `hookflow predict`.
+    of a checkpoint for data without targets: `hookflow predict`.
     """
 
     capabilities = HookCapabilities(

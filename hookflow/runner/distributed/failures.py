@@ -232,8 +232,8 @@ def exit_status(
     """Return how the attempt that began at `since` (seconds since 1970) has ended.
 
     `failed` are the exit codes of the ranks that did not end with 0, a signal's number negative.
-    Reports count in this
-    order: of a failed rank itself, an interrupt of the user, a killed rank, rank 0.
+    Reports count in this order: of a failed rank itself, an interrupt of the user, a killed rank,
+    rank 0.
     """
     logs = {
         rank: [entry for entry in read_records(run_dir, rank) if entry["t"] >= since]

@@ -1,9 +1,8 @@
 """A capture: the stamps of some iterations, kept by the recorder's thread and written as a trace.
 
 The training thread stamps the clock anyway; a capture costs it nothing. The trace has Chrome's
-format, which Perfetto
-opens: an event for each iteration, phase and firing, and for what lies between iterations. Times
-are in microseconds from `began` on, in seconds since 1970.
+format, which Perfetto opens: an event for each iteration, phase and firing, and for what lies
+between iterations. Times are in microseconds from `began` on, in seconds since 1970.
 
 Each offloaded hook has a track of its own. An event there is a firing while it ran: `iteration` is
 the one that queued it, and `queued` when. A wait of the training thread for it is an event of the

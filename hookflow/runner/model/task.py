@@ -20,11 +20,10 @@ class Task(Protocol):
     """The task: how a batch becomes a loss.
 
     `step` and `evaluate` are given the run (`run.model`, or `run.models["generator"]`) and the
-    batch. They return a
-    dict: "loss", a tensor of no dimensions, averaged over the batch, without which `evaluate` may
-    do; other single numbers, of which an evaluation gives the mean over all examples; and further
-    values for hooks, as `outputs`. A class without `evaluate` is evaluated by its `step`, and so is
-    a task that is a plain function.
+    batch. They return a dict: "loss", a tensor of no dimensions, averaged over the batch, without
+    which `evaluate` may do; other single numbers, of which an evaluation gives the mean over all
+    examples; and further values for hooks, as `outputs`. A class without `evaluate` is evaluated by
+    its `step`, and so is a task that is a plain function.
 
     A task may have a method `predict(run, batch)` that `hookflow predict` calls in place of
     `evaluate`, with a batch that may lack targets; it returns a dict of tensors with a row for each
