@@ -103,7 +103,7 @@ class TrainerEvents:
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._saved_at = state.global_step
-        self.driver.save()
+        self.driver.save(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.driver.end()

@@ -152,7 +152,7 @@ class LightningEvents:
         return number == before
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        self.driver.save()
+        self.driver.save(trainer.global_step)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self.driver.end()

@@ -4,6 +4,8 @@ and compute what they compute in our own.
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from torch.nn.utils import clip_grad_norm_
 import hookflow
 from hookflow import Hook, UserError
 from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint.manifest import list_checkpoints, parse_iteration
+from tests.callbacks import killed
 from tests.conftest import hookflow_here, records
 from tests.runner.same import final_state, logged
 
@@ -114,6 +118,26 @@ def nothing_seen() -> None:
 def only_run(folder: Path) -> RunDir:
     (path,) = (folder / "theirs").iterdir()
     return RunDir(path)
+
+
+def train_and_die(trainer: str, folder: Path) -> RunDir:
+    """Train by a trainer until SIGKILL after the fifth step; return the run."""
+    environment = {**os.environ, "HOOKFLOW_TEST_DIES": "1", "PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-m", "tests.callbacks.killed", trainer]
+    died = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    run_dir = only_run(folder / "runs")
+    steps = sorted(parse_iteration(path) for path in list_checkpoints(run_dir.checkpoints))
+    assert steps == [2, 4, 5], "the last two saves of the trainer, and the newest of hookflow"
+    return run_dir
+
+
+def assert_resumed_at_four(run_dir: RunDir) -> None:
+    """Assert that the run has gone on after step 4, and knows of nothing after that."""
+    assert [number for _, number, _ in SEEN] == [5, 6, 7, 8, 9], "the hook has counted on"
+    assert only_run(run_dir.path.parents[1]).id == run_dir.id
+    assert records(run_dir, "run")[-1]["it"] == 4
+    assert records(run_dir, "end")[-1]["it"] == 9
 
 
 ITERATION = [
@@ -219,6 +243,27 @@ class TestHuggingFace:
             train(hooks, **saving)
         resumed = train(hooks, **saving, resume=True)
         assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+        assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
+
+    def test_a_killed_training_is_resumed_where_their_trainer_has_saved(
+        self, hf: Any, tmp_path: Path
+    ) -> None:
+        """The hook has saved once more since then: its later checkpoint is dropped."""
+        whole = hf.train_theirs(tmp_path / "whole", num_train_epochs=3)
+        run_dir = train_and_die("huggingface", tmp_path)
+        resumed = killed.train_huggingface(tmp_path, resume=True)
+        assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+        assert_resumed_at_four(run_dir)
+
+    def test_a_resume_at_an_older_step_says_at_which_it_can_be(
+        self, train: Any, tmp_path: Path
+    ) -> None:
+        hooks = tables(checkpoint={"use": "checkpoint"})
+        train(hooks, save_strategy="steps", save_steps=1, max_steps=4)
+        with pytest.raises(UserError, match="goes on after step 1") as refused:
+            train(hooks, resume=str(tmp_path / "theirs" / "checkpoint-1"))
+        assert "of the steps 3, 4:" in refused.value.problems[0].hint
+        train(hooks, resume=str(tmp_path / "theirs" / "checkpoint-3"))
         assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
 
     def test_a_signal_in_a_validation_ends_their_training(self, train: Any, tmp_path: Path) -> None:
@@ -512,6 +557,20 @@ class TestLightning:
         assert all(torch.equal(weights[name], value) for name, value in whole.items())
         assert [count for _, count, _ in SEEN] == [1, 2, 3, 4, 5, 6]
         assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
+
+    def test_a_killed_training_is_resumed_where_their_trainer_has_saved(
+        self, tmp_path: Path
+    ) -> None:
+        """The weights are those of a resume without hookflow: of its epoch Lightning forgets how
+        many batches it has had.
+        """
+        pytest.importorskip("pytorch_lightning", reason="needs pytorch-lightning")
+        run_dir = train_and_die("lightning", tmp_path)
+        (saved,) = (tmp_path / "theirs").glob("*step=4*")
+        plain = killed.train_lightning(tmp_path / "plain", str(saved), hooks=None)
+        resumed = killed.train_lightning(tmp_path, str(saved))
+        assert all(torch.equal(resumed[name], value) for name, value in plain.items())
+        assert_resumed_at_four(run_dir)
 
     def test_an_error_of_their_training_ends_the_run(self, train: Any, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="as planned"):
