@@ -5,6 +5,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from math import isfinite, isnan
+from pathlib import Path
 from typing import Any
 
 from hookflow.callbacks.driver import STEP_POINTS, Hooks, TrainerDriver
@@ -61,6 +62,8 @@ class LightningEvents:
         self._known: dict[str, float] = {}
         """The numbers that were there before the current validation."""
         self._of_validation: set[str] = set()
+        self._saved_at = -1
+        """The step at which the Trainer has saved last."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if len(trainer.optimizers) > 1:
@@ -152,6 +155,7 @@ class LightningEvents:
         return number == before
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        self._saved_at = trainer.global_step
         self.driver.save(trainer.global_step)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -161,8 +165,23 @@ class LightningEvents:
         self.driver.fail(exception)
 
     def _follow(self, trainer: Any) -> None:
-        if self.driver.should_stop():
-            trainer.should_stop = True
+        if not self.driver.should_stop():
+            return
+        trainer.should_stop = True
+        if self.driver.should_save() and self._saved_at != trainer.global_step:
+            self._save_checkpoint(trainer)
+
+    def _save_checkpoint(self, trainer: Any) -> None:
+        """Let the Trainer save beside its other checkpoints, if it has a folder for these.
+
+        A validation may follow the stop, and would draw: this is the state after the step.
+        """
+        folder = getattr(trainer.checkpoint_callback, "dirpath", None)
+        if folder is None:
+            return
+        path = Path(folder, f"stopped-step={trainer.global_step}.ckpt")
+        trainer.save_checkpoint(path)
+        self.driver.run.say(f"{TRAINER_NAME} has saved {path}: resume by ckpt_path")
 
 
 @cache

@@ -558,6 +558,40 @@ class TestLightning:
         assert [count for _, count, _ in SEEN] == [1, 2, 3, 4, 5, 6]
         assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
 
+    def test_a_training_that_a_signal_ended_is_resumed_at_its_step(self, tmp_path: Path) -> None:
+        """Their Trainer saves as it stops, too, where it would have saved at other steps."""
+        pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
+        strikes = {"use": "tests.callbacks.test_callbacks:Strikes"}
+        hooks = tables(strikes=strikes, checkpoint={"use": "checkpoint"})
+
+        def fit(every: int, hooked: bool, file: Path | None = None) -> Any:
+            kept = pl.callbacks.ModelCheckpoint(
+                tmp_path / f"kept{every}", every_n_train_steps=every, save_top_k=-1
+            )
+            called = [kept]
+            if hooked:
+                called.append(hookflow.callbacks.lightning(hooks, runs=str(tmp_path / "runs")))
+            trainer = pl.Theirs(
+                max_epochs=2, accelerator="cpu", default_root_dir=tmp_path, logger=False,
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+                callbacks=called,
+            )  # fmt: skip
+            module = pl.Module()
+            trainer.fit(module, pl.loader(12), pl.loader(10), ckpt_path=file)
+            return module.state_dict()
+
+        fit(2, hooked=False)
+        (theirs,) = (tmp_path / "kept2").glob("*step=2.ckpt")
+        expected = fit(9, hooked=False, file=theirs)
+        with pytest.raises(SystemExit) as ended:
+            fit(5, hooked=True)
+        assert ended.value.code == 143
+        (ours,) = (tmp_path / "kept5").iterdir()
+        assert ours.name == "stopped-step=2.ckpt"
+        resumed = fit(5, hooked=True, file=ours)
+        assert all(torch.equal(resumed[name], value) for name, value in expected.items())
+        assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
+
     def test_a_killed_training_is_resumed_where_their_trainer_has_saved(
         self, tmp_path: Path
     ) -> None:
