@@ -274,7 +274,7 @@ class TrainerDriver:
         self.run.loop.close()
         if self._must_save:
             self._must_save = False
-            self.save(self.run.iter)
+            self.save()
 
     def should_stop(self) -> bool:
         """Say whether hooks, a signal or a command ask for the end of the training."""
@@ -313,15 +313,15 @@ class TrainerDriver:
         self._validation = None
         validation.__exit__(None, None, None)
 
-    def save(self, step: int) -> None:
+    def save(self, *, has_stepped: bool = False) -> None:
         """Save a checkpoint beside the trainer's own, if the pipeline has a hook for that.
 
-        `step` is the trainer's. Where the iteration of that step has yet to end, it is saved then.
+        Where the trainer `has_stepped` in an iteration that has yet to end, it is saved then.
         """
         if not self._saves or self._run is None:
             return
         run = self._run
-        if self._is_in_iteration and step > run.iter:
+        if self._is_in_iteration and has_stepped:
             self._must_save = True
             return
         name, name_of_earlier = NAMES_OF_SAVES

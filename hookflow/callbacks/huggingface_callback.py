@@ -103,7 +103,8 @@ class TrainerEvents:
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._saved_at = state.global_step
-        self.driver.save(state.global_step)
+        if self.driver.is_running:
+            self.driver.save(has_stepped=state.global_step > self.driver.run.iter)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.driver.end()

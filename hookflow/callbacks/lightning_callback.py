@@ -47,12 +47,18 @@ class LightningEvents:
 
     An iteration is a step of the optimizer, however many batches it takes. Its loss is the mean of
     theirs. Lightning divides each by the batches of a whole group, also in a group that the end of
-    the epoch has cut.
+    the epoch has cut. Where a module steps several times in a batch by itself, these steps are one
+    iteration, and its loss is the mean of theirs.
     """
 
     def __init__(self, driver: TrainerDriver) -> None:
         self.driver = driver
         self._step = 0
+        """The Trainer's step as the latest iteration has ended."""
+        self._iterations = 0
+        """The iterations that have ended. A module may step several times in one by itself."""
+        self._restored: tuple[int, int] | None = None
+        """These two, of the checkpoint that the Trainer resumes from."""
         self._loss: Any = None
         """The loss that is being differentiated."""
         self._batches = 0
@@ -81,15 +87,23 @@ class LightningEvents:
         iters_per_epoch = int(max_iters)
         if isfinite(batches):
             iters_per_epoch = -(-int(batches) // trainer.accumulate_grad_batches)
+        steps = trainer.global_step
+        done = steps
+        if self._restored is not None:
+            steps_of_iterations, done = self._restored
+            if steps > steps_of_iterations:  # saved in an iteration that had taken its step
+                done += 1
+        self._restored = None
         self.driver.begin(
             pl_module,
             next(iter(trainer.optimizers), None),
             max_iters=int(max_iters),
             iters_per_epoch=iters_per_epoch,
-            done=trainer.global_step,
+            done=done,
             tells_steps=True,  # the step's closure computes the gradients
         )
-        self._step = trainer.global_step
+        self._step = steps
+        self._iterations = done
         self._batches = 0
         self._sum = 0.0
 
@@ -116,10 +130,14 @@ class LightningEvents:
     ) -> None:
         if trainer.global_step == self._step:  # the gradients of other batches are to be added
             return
+        steps = trainer.global_step - self._step
         self._step = trainer.global_step
+        self._iterations += 1
         whole = trainer.accumulate_grad_batches
         outputs_of_iteration = {}
-        if 0 < self._batches < whole:
+        if self._batches and steps > 1:  # a module has stepped several times by itself
+            outputs_of_iteration["loss"] = self._sum / steps
+        elif 0 < self._batches < whole:
             outputs_of_iteration["loss"] = self._sum * whole / self._batches
         self._batches = 0
         self._sum = 0.0
@@ -156,7 +174,14 @@ class LightningEvents:
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         self._saved_at = trainer.global_step
-        self.driver.save(trainer.global_step)
+        self.driver.save(has_stepped=trainer.global_step != self._step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the Trainer's checkpoint keeps: how many iterations its step is."""
+        return {"steps": self._step, "iterations": self._iterations}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._restored = state["steps"], state["iterations"]
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self.driver.end()

@@ -606,6 +606,59 @@ class TestLightning:
         assert all(torch.equal(resumed[name], value) for name, value in plain.items())
         assert_resumed_at_four(run_dir)
 
+    def test_a_module_that_steps_twice_a_batch_by_itself(self, tmp_path: Path) -> None:
+        """Their Trainer counts steps, and hookflow batches; weights and losses are as by hand."""
+        pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
+        cross_entropy = torch.nn.functional.cross_entropy
+        halves = (slice(0, 2), slice(2, 4))
+
+        class StepsTwice(pl.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.automatic_optimization = False
+
+            def training_step(self, batch: Any, batch_idx: int) -> None:
+                optimizer = self.optimizers()
+                for half in halves:
+                    optimizer.zero_grad()
+                    self.manual_backward(cross_entropy(self.net(batch[0][half]), batch[1][half]))
+                    optimizer.step()
+
+        hooks = tables(
+            counts={"use": "tests.callbacks.test_callbacks:Counts"},
+            checkpoint={"use": "checkpoint"},
+            log={"use": "log", "every": 1},
+        )
+        file = None
+        for epochs in (1, 2):
+            kept = pl.callbacks.ModelCheckpoint(tmp_path / "kept", save_last=True)
+            trainer = pl.Theirs(
+                max_epochs=epochs, accelerator="cpu", default_root_dir=tmp_path, logger=False,
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+                callbacks=[hookflow.callbacks.lightning(hooks, runs=str(tmp_path / "runs")), kept],
+            )  # fmt: skip
+            module = StepsTwice()
+            trainer.fit(module, pl.loader(12), pl.loader(10), ckpt_path=file)
+            file = kept.last_model_path
+        model = pl.net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        means = []
+        for x, y in [*pl.loader(12)] * 2:
+            losses = []
+            for half in halves:
+                optimizer.zero_grad()
+                loss = cross_entropy(model(x[half]), y[half])
+                loss.backward()
+                optimizer.step()
+                losses.append(float(loss))
+            means.append(sum(losses) / 2)
+        assert trainer.global_step == 12
+        assert torch.equal(module.net.weight, model.weight)
+        assert [count for _, count, _ in SEEN] == [1, 2, 3, 4, 5, 6]
+        run_dir = only_run(tmp_path / "runs")
+        assert [*logged(run_dir, "loss").values()] == pytest.approx(means)
+        assert records(run_dir, "end")[-1]["it"] == 6
+
     def test_an_error_of_their_training_ends_the_run(self, train: Any, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="as planned"):
             train(tables(fails={"use": "tests.hooks.pl_training:Raises"}))
