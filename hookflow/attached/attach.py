@@ -391,7 +391,9 @@ class AttachedRun:
     def val(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a validation.
 
-        `report` says the outputs of each, and their means are its metrics.
+        `report` says the outputs of each, and their means are its metrics. Within a block of
+        `validation` they are over the batches of all its loaders, and stand among its metrics at
+        its end; what the block has set itself stands.
         """
         return self._validation.batches(loader)
 
