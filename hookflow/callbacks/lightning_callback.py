@@ -106,6 +106,8 @@ class LightningEvents:
         self._iterations = done
         self._batches = 0
         self._sum = 0.0
+        if self.driver.should_stop():  # hooks had ended the training that is resumed
+            trainer.should_stop = True
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int

@@ -19,7 +19,7 @@ from hookflow import Hook, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import list_checkpoints, parse_iteration
 from tests.callbacks import killed
-from tests.conftest import hookflow_here, records
+from tests.conftest import hookflow_here, messages, records
 from tests.runner.same import final_state, logged
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -254,6 +254,20 @@ class TestHuggingFace:
         resumed = killed.train_huggingface(tmp_path, resume=True)
         assert all(torch.equal(resumed[name], value) for name, value in whole.items())
         assert_resumed_at_four(run_dir)
+
+    def test_the_log_says_that_a_training_which_hooks_have_ended_takes_one_more_step(
+        self, train: Any, tmp_path: Path
+    ) -> None:
+        """Their Trainer looks for a stop only after a step: its weights are those of one more."""
+        stops = {"use": "early_stop", "args": {"monitor": "loss", "patience": 1, "min_delta": 10.0}}
+        hooks = tables(checkpoint={"use": "checkpoint"}, stops=stops)
+        options = {"num_train_epochs": 9, "eval_strategy": "epoch", "save_strategy": "epoch"}
+        train(hooks, **options)
+        train(hooks, **options, resume=True)
+        run_dir = only_run(tmp_path / "runs")
+        assert records(run_dir, "end")[-1]["it"] == 6
+        (told,) = [text for text in messages(run_dir, "warn") if "one more step" in text]
+        assert "checkpoint-6" in told
 
     def test_a_resume_at_an_older_step_says_at_which_it_can_be(
         self, train: Any, tmp_path: Path
@@ -605,6 +619,27 @@ class TestLightning:
         resumed = killed.train_lightning(tmp_path, str(saved))
         assert all(torch.equal(resumed[name], value) for name, value in plain.items())
         assert_resumed_at_four(run_dir)
+
+    def test_a_training_that_hooks_have_ended_takes_no_further_step(self, tmp_path: Path) -> None:
+        """A resume behind the end finds it, and their Trainer must not train on."""
+        pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
+        stops = {"use": "early_stop", "args": {"monitor": "loss", "patience": 1, "min_delta": 10.0}}
+        hooks = tables(checkpoint={"use": "checkpoint"}, stops=stops)
+        file = None
+        trained = []
+        for _ in range(2):
+            kept = pl.callbacks.ModelCheckpoint(tmp_path / "kept", save_last=True)
+            trainer = pl.Theirs(
+                max_epochs=9, accelerator="cpu", default_root_dir=tmp_path, logger=False,
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+                callbacks=[hookflow.callbacks.lightning(hooks, runs=str(tmp_path / "runs")), kept],
+            )  # fmt: skip
+            module = pl.Module()
+            trainer.fit(module, pl.loader(12), pl.loader(10), ckpt_path=file)
+            file = kept.last_model_path
+            trained.append(module.net.weight.detach().clone())
+            assert trainer.global_step == 6
+        assert torch.equal(*trained)
 
     def test_a_module_that_steps_twice_a_batch_by_itself(self, tmp_path: Path) -> None:
         """Their Trainer counts steps, and hookflow batches; weights and losses are as by hand."""
