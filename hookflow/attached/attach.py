@@ -142,6 +142,11 @@ class AttachedRun:
         self._runs = runs
         self._allows_changes = allow_changed_hooks
         self._running: AbstractContextManager[None] | None = None
+        self.resumed_iter: int | None = None
+        """The iteration whose checkpoint is resumed, where another trainer goes on there.
+
+        It is the newest checkpoint where there is none of that iteration.
+        """
         self._current_loop: AttachedLoop | None = None
         self._current_validation: AttachedValidation | None = None
 
@@ -272,6 +277,7 @@ class AttachedRun:
             objects.ranks,
             resume=resumes,
             allow_changed_hooks=self._allows_changes,
+            resumed_iter=self.resumed_iter,
         )
         build = partial(self._build, session)
         with attempt.prepared(consensus, build) as prepared, ExitStack() as undoing:
@@ -385,7 +391,9 @@ class AttachedRun:
     def val(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a validation.
 
-        `report` says the outputs of each, and their means are its metrics.
+        `report` says the outputs of each, and their means are its metrics. Within a block of
+        `validation` they are over the batches of all its loaders, and stand among its metrics at
+        its end; what the block has set itself stands.
         """
         return self._validation.batches(loader)
 

@@ -43,6 +43,8 @@ class CutValidation:
     """How many arounds were open before it."""
     validated_before: int | None
     """The iteration of the validation before it."""
+    error: type[BaseException]
+    """What has left it: GeneratorExit, where that was `break`."""
 
 
 class LoopStopped(BaseException):
@@ -109,6 +111,8 @@ class AttachedLoop:
         """The scaler of the latest backward pass, and the scale that it had there."""
         self._has_warned = False
         """Whether the log says that the loop computes its gradients itself."""
+        self._warned_cuts: set[type[BaseException]] = set()
+        """What has left validations that the log tells of."""
         self._skips: set[str] = set()
         self._batch: Any = None
         self._is_in_epoch = False
@@ -206,7 +210,20 @@ class AttachedLoop:
             state.validated.pop(VALIDATION_SET, None)
         else:
             state.validated[VALIDATION_SET] = cut.validated_before
-        self.context.log.say("a validation was left before its end: nothing of it counts", "warn")
+        self._warn_of_cut_validation(cut)
+
+    def _warn_of_cut_validation(self, cut: CutValidation) -> None:
+        """Say once for each way of leaving it that a validation counts for nothing."""
+        if cut.error in self._warned_cuts:
+            return
+        self._warned_cuts.add(cut.error)
+        text = "a validation was left before its end"
+        if cut.error is GeneratorExit:
+            hint = "for a part of the data write run.val(itertools.islice(loader, 50))"
+        else:
+            text = f"{text} by {cut.error.__name__}"
+            hint = "the next one like it will not be told of"
+        self.context.log.say(f"{text}: nothing of it counts ({hint})", "warn")
 
     def _leave_if_stopped(self) -> None:
         stop = self.safe_point.stop

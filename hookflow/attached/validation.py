@@ -40,6 +40,8 @@ class AttachedValidation:
         self._engine = loop.engine
         self._context = loop.context
         self._checkpoints = loop.trainer.checkpoints
+        self._means = WeightedMeans(exact=False)
+        """The means of what is reported in the current validation."""
 
     @property
     def is_due(self) -> bool:
@@ -130,7 +132,11 @@ class AttachedValidation:
                 with enter_evaluation(self._context.parts.model):
                     fire("before_val_epoch")
                     metrics = CheckedMetrics()
+                    self._means = WeightedMeans(exact=False)
                     yield metrics
+                    means = self._means.over_ranks(self._context.consensus.all_gather_object)
+                    for name, mean in means.items():
+                        metrics.setdefault(name, mean)  # what the block has set itself stands
                     state.metrics = metrics
                     state.metrics_at = state.iter
                     fire("after_val_epoch", metrics)
@@ -147,8 +153,8 @@ class AttachedValidation:
                         v=result,
                         seconds=time.perf_counter() - began,
                     )
-        except BaseException:
-            loop.cut_validation = CutValidation(entered, validated_before)
+        except BaseException as error:
+            loop.cut_validation = CutValidation(entered, validated_before, type(error))
             raise
         self._checkpoints.forget_kept_state()
 
@@ -176,22 +182,20 @@ class AttachedValidation:
         """Yield the batches of a validation, each between its two points.
 
         The means of what is reported are its metrics. Within a block of `run.validation()` they are
-        not put among its metrics. Raises UserError where hooks need the outputs of a batch, and
-        `run.report` has not been called.
+        over the batches of all its loaders, and among its metrics. Raises UserError where hooks
+        need the outputs of a batch, and `run.report` has not been called.
         """
         if self._loop.is_validating:
             yield from self._iterate_batches(loader)
             return
-        with self.run() as metrics:
-            means = yield from self._iterate_batches(loader)
-            metrics.update(means)
+        with self.run():
+            yield from self._iterate_batches(loader)
 
-    def _iterate_batches(self, loader: Iterable[Any]) -> Any:
+    def _iterate_batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         state = self._state
         loop = self._loop
         needy = [b.hook for b in self._engine.plan.at("after_val_iter") if "outputs" in b.takes]
         counts = state.stage == "val"
-        means = WeightedMeans(exact=False)
         state.batches = len(loader) if isinstance(loader, Sized) else 0
         for index, batch in enumerate(loader):
             state.batch_idx = index
@@ -218,9 +222,6 @@ class AttachedValidation:
                         hint='in the loop over run.val(loader): run.report({"logits": logits})',
                     )
                 )
-            means.add(single_numbers(outputs), state.batch_size or None)
+            self._means.add(single_numbers(outputs), state.batch_size or None)
             self._engine.fire("after_val_iter", batch, index, outputs)
         loop.reported = {}
-        if counts:
-            return means.over_ranks(self._context.consensus.all_gather_object)
-        return {}

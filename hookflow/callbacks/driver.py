@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, first_few
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -47,6 +47,13 @@ BEFORE_THE_STEP = ("before_train_iter", "after_forward", "before_backward", "aft
 LATER_PASSES = ("_test", "_test_epoch", "_test_iter", "_predict", "_predict_iter")
 """The ends of the names of points that belong to no training: the run is over by then."""
 
+NAMES_OF_SAVES = ("trainer", "trainer-2")
+"""The names of the checkpoints beside the trainer's last save, and beside the one before it.
+
+A process may be killed between the trainer's save and that of hookflow, or the other way round:
+then one of the two has the last save alone, and both have the one before it.
+"""
+
 STEP_POINTS = ("before_optimizer_step", "after_optimizer_step")
 """The points around the step of an optimizer of PyTorch's."""
 
@@ -80,6 +87,10 @@ class TrainerDriver:
         self._metrics: MutableMapping[str, Any] = {}
         self._is_in_iteration = False
         self._saves = False
+        self._saved_step: int | None = None
+        """The iteration of the checkpoint beside the trainer's last save."""
+        self._must_save = False
+        """Whether the trainer has saved in an iteration that is yet to end here."""
         self._load(1)  # mistakes of the file are reported where the callback is made
 
     @property
@@ -168,6 +179,8 @@ class TrainerDriver:
         does. Raises UserError where that is not where hookflow's own run has been saved.
         """
         from hookflow.attached.attach import attach
+        from hookflow.events.rundir import RunDir
+        from hookflow.runner.checkpoint.manifest import list_checkpoints, parse_iteration
 
         if self._run is not None:
             # The training before this one has failed, and the trainer has no event for that.
@@ -183,21 +196,30 @@ class TrainerDriver:
             resume=done > 0,
             runs=self._runs,
         )
+        if done:
+            run.resumed_iter = done
         run.__enter__()
         run.loop.is_driven = True
         run.loop.is_told_of_steps = tells_steps
         run.loop.random_state = None  # the trainer draws, and restores, by rules of its own
         self._run = run
+        self._saved_step = None
+        if done:
+            self._saved_step = done
+        self._must_save = False
         self._turns = iter(run)
         if run.iter != done:
             message = (
                 f"{self._trainer_name} goes on after step {done}, and hookflow's run after"
                 f" {run.iter}"
             )
-            if run.iter > done:
+            saved = list_checkpoints(RunDir(run.dir).checkpoints)
+            steps = sorted({parse_iteration(path) for path in saved})
+            if steps:
+                listed = first_few(map(str, steps))
                 hint = (
-                    f"hookflow's run was saved after the trainer's checkpoint: resume from one of"
-                    f" step {run.iter}, or let the trainer save whenever the hooks do"
+                    f"hookflow's run has checkpoints of the steps {listed}: resume from one of"
+                    ' these; [hooks.checkpoint] with keep = "all" keeps more of them'
                 )
             else:
                 hint = (
@@ -250,6 +272,9 @@ class TrainerDriver:
         if outputs:
             self.run.report(outputs)
         self.run.loop.close()
+        if self._must_save:
+            self._must_save = False
+            self.save()
 
     def should_stop(self) -> bool:
         """Say whether hooks, a signal or a command ask for the end of the training."""
@@ -288,11 +313,24 @@ class TrainerDriver:
         self._validation = None
         validation.__exit__(None, None, None)
 
-    def save(self) -> None:
-        """Save a checkpoint beside the trainer's own, if the pipeline has a hook for that."""
-        if self._saves and self._run is not None:
-            self._run.save_checkpoint()
-            self._run.loop.safe_point.process(wait=True)
+    def save(self, *, has_stepped: bool = False) -> None:
+        """Save a checkpoint beside the trainer's own, if the pipeline has a hook for that.
+
+        Where the trainer `has_stepped` in an iteration that has yet to end, it is saved then.
+        """
+        if not self._saves or self._run is None:
+            return
+        run = self._run
+        if self._is_in_iteration and has_stepped:
+            self._must_save = True
+            return
+        name, name_of_earlier = NAMES_OF_SAVES
+        moved = {}
+        if self._saved_step is not None and self._saved_step != run.iter:
+            moved[name_of_earlier] = self._saved_step
+        self._saved_step = run.iter
+        run.loop.trainer.run.save_checkpoint(name, moved=moved)
+        run.loop.safe_point.process(wait=True)
 
     def end(self) -> None:
         """End the run: the training is over, or has been stopped."""

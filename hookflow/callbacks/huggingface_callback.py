@@ -63,6 +63,12 @@ class TrainerEvents:
             examples=examples,
             done=state.global_step,
         )
+        if self.driver.should_stop():
+            text = (
+                f"hooks have ended this training, and {TRAINER_NAME} takes one more step before it"
+                f" looks for that: use the weights of its checkpoint-{state.global_step}"
+            )
+            self.driver.run.say(text, "warn")
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.driver.begin_iteration()
@@ -103,7 +109,8 @@ class TrainerEvents:
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._saved_at = state.global_step
-        self.driver.save()
+        if self.driver.is_running:
+            self.driver.save(has_stepped=state.global_step > self.driver.run.iter)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.driver.end()

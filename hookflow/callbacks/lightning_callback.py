@@ -5,6 +5,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from math import isfinite, isnan
+from pathlib import Path
 from typing import Any
 
 from hookflow.callbacks.driver import STEP_POINTS, Hooks, TrainerDriver
@@ -46,12 +47,18 @@ class LightningEvents:
 
     An iteration is a step of the optimizer, however many batches it takes. Its loss is the mean of
     theirs. Lightning divides each by the batches of a whole group, also in a group that the end of
-    the epoch has cut.
+    the epoch has cut. Where a module steps several times in a batch by itself, these steps are one
+    iteration, and its loss is the mean of theirs.
     """
 
     def __init__(self, driver: TrainerDriver) -> None:
         self.driver = driver
         self._step = 0
+        """The Trainer's step as the latest iteration has ended."""
+        self._iterations = 0
+        """The iterations that have ended. A module may step several times in one by itself."""
+        self._restored: tuple[int, int] | None = None
+        """These two, of the checkpoint that the Trainer resumes from."""
         self._loss: Any = None
         """The loss that is being differentiated."""
         self._batches = 0
@@ -61,6 +68,8 @@ class LightningEvents:
         self._known: dict[str, float] = {}
         """The numbers that were there before the current validation."""
         self._of_validation: set[str] = set()
+        self._saved_at = -1
+        """The step at which the Trainer has saved last."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if len(trainer.optimizers) > 1:
@@ -78,17 +87,27 @@ class LightningEvents:
         iters_per_epoch = int(max_iters)
         if isfinite(batches):
             iters_per_epoch = -(-int(batches) // trainer.accumulate_grad_batches)
+        steps = trainer.global_step
+        done = steps
+        if self._restored is not None:
+            steps_of_iterations, done = self._restored
+            if steps > steps_of_iterations:  # saved in an iteration that had taken its step
+                done += 1
+        self._restored = None
         self.driver.begin(
             pl_module,
             next(iter(trainer.optimizers), None),
             max_iters=int(max_iters),
             iters_per_epoch=iters_per_epoch,
-            done=trainer.global_step,
+            done=done,
             tells_steps=True,  # the step's closure computes the gradients
         )
-        self._step = trainer.global_step
+        self._step = steps
+        self._iterations = done
         self._batches = 0
         self._sum = 0.0
+        if self.driver.should_stop():  # hooks had ended the training that is resumed
+            trainer.should_stop = True
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
@@ -113,10 +132,14 @@ class LightningEvents:
     ) -> None:
         if trainer.global_step == self._step:  # the gradients of other batches are to be added
             return
+        steps = trainer.global_step - self._step
         self._step = trainer.global_step
+        self._iterations += 1
         whole = trainer.accumulate_grad_batches
         outputs_of_iteration = {}
-        if 0 < self._batches < whole:
+        if self._batches and steps > 1:  # a module has stepped several times by itself
+            outputs_of_iteration["loss"] = self._sum / steps
+        elif 0 < self._batches < whole:
             outputs_of_iteration["loss"] = self._sum * whole / self._batches
         self._batches = 0
         self._sum = 0.0
@@ -152,7 +175,15 @@ class LightningEvents:
         return number == before
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        self.driver.save()
+        self._saved_at = trainer.global_step
+        self.driver.save(has_stepped=trainer.global_step != self._step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the Trainer's checkpoint keeps: how many iterations its step is."""
+        return {"steps": self._step, "iterations": self._iterations}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._restored = state["steps"], state["iterations"]
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self.driver.end()
@@ -161,8 +192,23 @@ class LightningEvents:
         self.driver.fail(exception)
 
     def _follow(self, trainer: Any) -> None:
-        if self.driver.should_stop():
-            trainer.should_stop = True
+        if not self.driver.should_stop():
+            return
+        trainer.should_stop = True
+        if self.driver.should_save() and self._saved_at != trainer.global_step:
+            self._save_checkpoint(trainer)
+
+    def _save_checkpoint(self, trainer: Any) -> None:
+        """Let the Trainer save beside its other checkpoints, if it has a folder for these.
+
+        A validation may follow the stop, and would draw: this is the state after the step.
+        """
+        folder = getattr(trainer.checkpoint_callback, "dirpath", None)
+        if folder is None:
+            return
+        path = Path(folder, f"stopped-step={trainer.global_step}.ckpt")
+        trainer.save_checkpoint(path)
+        self.driver.run.say(f"{TRAINER_NAME} has saved {path}: resume by ckpt_path")
 
 
 @cache

@@ -867,6 +867,47 @@ def test_a_validation_that_is_left_counts_for_nothing(tmp_path: Path) -> None:
     assert all(map(torch.equal, weights(saved), trained))
 
 
+def test_validations_that_are_broken_off_are_told_of_once(tmp_path: Path) -> None:
+    """The log says how to take a part of the data, and tells of an exception by itself."""
+    net, optimizer = net_and_optimizer()
+    tables = {"run": {"name": "own"}}
+    batches = [draw() for _ in range(3)]
+    with hookflow.attach(tables, model=net, optimizer=optimizer, max_iters=6, runs=tmp_path) as run:
+        folder = run.dir
+        for it in run:
+            if it < 3:
+                for _ in run.val(batches):
+                    break
+            elif it < 5:
+                with suppress(CrashError), run.validation():
+                    raise CrashError
+    told = [line for line in messages(RunDir(folder)) if "left before its end" in line]
+    assert len(told) == 2
+    assert "run.val(itertools.islice(loader, 50))" in told[0]
+    assert "CrashError" in told[1]
+
+
+def test_what_is_reported_in_a_block_is_among_its_metrics(tmp_path: Path) -> None:
+    """The means are over the batches of all its loaders; what the block sets itself stands."""
+    net, optimizer = net_and_optimizer()
+    tables = {"run": {"name": "own"}, "hooks": {"accuracy": {"use": "accuracy"}}}
+    sets = [[draw() for _ in range(3)], [draw()]]
+    losses = []
+    with hookflow.attach(tables, model=net, optimizer=optimizer, max_iters=2, runs=tmp_path) as run:
+        for _ in run:
+            with run.validation() as metrics:
+                for loader in sets:
+                    for x, y in run.val(loader):
+                        loss = cross_entropy(net(x), y)
+                        losses.append(float(loss))
+                        run.report({"loss": loss, "own": 1.0, "logits": net(x), "target": y})
+                metrics["own"] = 2.0
+        seen = dict(run.metrics)
+    assert seen["loss"] == pytest.approx(sum(losses[:4]) / 4)
+    assert seen["own"] == 2.0
+    assert 0 <= seen["accuracy"] <= 1
+
+
 def test_the_best_weights_are_given_back(tmp_path: Path) -> None:
     net, optimizer = net_and_optimizer()
     hooks = {

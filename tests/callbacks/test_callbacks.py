@@ -4,6 +4,8 @@ and compute what they compute in our own.
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from torch.nn.utils import clip_grad_norm_
 import hookflow
 from hookflow import Hook, UserError
 from hookflow.events.rundir import RunDir
-from tests.conftest import hookflow_here, records
+from hookflow.runner.checkpoint.manifest import list_checkpoints, parse_iteration
+from tests.callbacks import killed
+from tests.conftest import hookflow_here, messages, records
 from tests.runner.same import final_state, logged
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -114,6 +118,26 @@ def nothing_seen() -> None:
 def only_run(folder: Path) -> RunDir:
     (path,) = (folder / "theirs").iterdir()
     return RunDir(path)
+
+
+def train_and_die(trainer: str, folder: Path) -> RunDir:
+    """Train by a trainer until SIGKILL after the fifth step; return the run."""
+    environment = {**os.environ, "HOOKFLOW_TEST_DIES": "1", "PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-m", "tests.callbacks.killed", trainer]
+    died = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    run_dir = only_run(folder / "runs")
+    steps = sorted(parse_iteration(path) for path in list_checkpoints(run_dir.checkpoints))
+    assert steps == [2, 4, 5], "the last two saves of the trainer, and the newest of hookflow"
+    return run_dir
+
+
+def assert_resumed_at_four(run_dir: RunDir) -> None:
+    """Assert that the run has gone on after step 4, and knows of nothing after that."""
+    assert [number for _, number, _ in SEEN] == [5, 6, 7, 8, 9], "the hook has counted on"
+    assert only_run(run_dir.path.parents[1]).id == run_dir.id
+    assert records(run_dir, "run")[-1]["it"] == 4
+    assert records(run_dir, "end")[-1]["it"] == 9
 
 
 ITERATION = [
@@ -219,6 +243,41 @@ class TestHuggingFace:
             train(hooks, **saving)
         resumed = train(hooks, **saving, resume=True)
         assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+        assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
+
+    def test_a_killed_training_is_resumed_where_their_trainer_has_saved(
+        self, hf: Any, tmp_path: Path
+    ) -> None:
+        """The hook has saved once more since then: its later checkpoint is dropped."""
+        whole = hf.train_theirs(tmp_path / "whole", num_train_epochs=3)
+        run_dir = train_and_die("huggingface", tmp_path)
+        resumed = killed.train_huggingface(tmp_path, resume=True)
+        assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+        assert_resumed_at_four(run_dir)
+
+    def test_the_log_says_that_a_training_which_hooks_have_ended_takes_one_more_step(
+        self, train: Any, tmp_path: Path
+    ) -> None:
+        """Their Trainer looks for a stop only after a step: its weights are those of one more."""
+        stops = {"use": "early_stop", "args": {"monitor": "loss", "patience": 1, "min_delta": 10.0}}
+        hooks = tables(checkpoint={"use": "checkpoint"}, stops=stops)
+        options = {"num_train_epochs": 9, "eval_strategy": "epoch", "save_strategy": "epoch"}
+        train(hooks, **options)
+        train(hooks, **options, resume=True)
+        run_dir = only_run(tmp_path / "runs")
+        assert records(run_dir, "end")[-1]["it"] == 6
+        (told,) = [text for text in messages(run_dir, "warn") if "one more step" in text]
+        assert "checkpoint-6" in told
+
+    def test_a_resume_at_an_older_step_says_at_which_it_can_be(
+        self, train: Any, tmp_path: Path
+    ) -> None:
+        hooks = tables(checkpoint={"use": "checkpoint"})
+        train(hooks, save_strategy="steps", save_steps=1, max_steps=4)
+        with pytest.raises(UserError, match="goes on after step 1") as refused:
+            train(hooks, resume=str(tmp_path / "theirs" / "checkpoint-1"))
+        assert "of the steps 3, 4:" in refused.value.problems[0].hint
+        train(hooks, resume=str(tmp_path / "theirs" / "checkpoint-3"))
         assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
 
     def test_a_signal_in_a_validation_ends_their_training(self, train: Any, tmp_path: Path) -> None:
@@ -512,6 +571,128 @@ class TestLightning:
         assert all(torch.equal(weights[name], value) for name, value in whole.items())
         assert [count for _, count, _ in SEEN] == [1, 2, 3, 4, 5, 6]
         assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
+
+    def test_a_training_that_a_signal_ended_is_resumed_at_its_step(self, tmp_path: Path) -> None:
+        """Their Trainer saves as it stops, too, where it would have saved at other steps."""
+        pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
+        strikes = {"use": "tests.callbacks.test_callbacks:Strikes"}
+        hooks = tables(strikes=strikes, checkpoint={"use": "checkpoint"})
+
+        def fit(every: int, hooked: bool, file: Path | None = None) -> Any:
+            kept = pl.callbacks.ModelCheckpoint(
+                tmp_path / f"kept{every}", every_n_train_steps=every, save_top_k=-1
+            )
+            called = [kept]
+            if hooked:
+                called.append(hookflow.callbacks.lightning(hooks, runs=str(tmp_path / "runs")))
+            trainer = pl.Theirs(
+                max_epochs=2, accelerator="cpu", default_root_dir=tmp_path, logger=False,
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+                callbacks=called,
+            )  # fmt: skip
+            module = pl.Module()
+            trainer.fit(module, pl.loader(12), pl.loader(10), ckpt_path=file)
+            return module.state_dict()
+
+        fit(2, hooked=False)
+        (theirs,) = (tmp_path / "kept2").glob("*step=2.ckpt")
+        expected = fit(9, hooked=False, file=theirs)
+        with pytest.raises(SystemExit) as ended:
+            fit(5, hooked=True)
+        assert ended.value.code == 143
+        (ours,) = (tmp_path / "kept5").iterdir()
+        assert ours.name == "stopped-step=2.ckpt"
+        resumed = fit(5, hooked=True, file=ours)
+        assert all(torch.equal(resumed[name], value) for name, value in expected.items())
+        assert records(only_run(tmp_path / "runs"), "end")[-1]["it"] == 6
+
+    def test_a_killed_training_is_resumed_where_their_trainer_has_saved(
+        self, tmp_path: Path
+    ) -> None:
+        """The weights are those of a resume without hookflow: of its epoch Lightning forgets how
+        many batches it has had.
+        """
+        pytest.importorskip("pytorch_lightning", reason="needs pytorch-lightning")
+        run_dir = train_and_die("lightning", tmp_path)
+        (saved,) = (tmp_path / "theirs").glob("*step=4*")
+        plain = killed.train_lightning(tmp_path / "plain", str(saved), hooks=None)
+        resumed = killed.train_lightning(tmp_path, str(saved))
+        assert all(torch.equal(resumed[name], value) for name, value in plain.items())
+        assert_resumed_at_four(run_dir)
+
+    def test_a_training_that_hooks_have_ended_takes_no_further_step(self, tmp_path: Path) -> None:
+        """A resume behind the end finds it, and their Trainer must not train on."""
+        pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
+        stops = {"use": "early_stop", "args": {"monitor": "loss", "patience": 1, "min_delta": 10.0}}
+        hooks = tables(checkpoint={"use": "checkpoint"}, stops=stops)
+        file = None
+        trained = []
+        for _ in range(2):
+            kept = pl.callbacks.ModelCheckpoint(tmp_path / "kept", save_last=True)
+            trainer = pl.Theirs(
+                max_epochs=9, accelerator="cpu", default_root_dir=tmp_path, logger=False,
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+                callbacks=[hookflow.callbacks.lightning(hooks, runs=str(tmp_path / "runs")), kept],
+            )  # fmt: skip
+            module = pl.Module()
+            trainer.fit(module, pl.loader(12), pl.loader(10), ckpt_path=file)
+            file = kept.last_model_path
+            trained.append(module.net.weight.detach().clone())
+            assert trainer.global_step == 6
+        assert torch.equal(*trained)
+
+    def test_a_module_that_steps_twice_a_batch_by_itself(self, tmp_path: Path) -> None:
+        """Their Trainer counts steps, and hookflow batches; weights and losses are as by hand."""
+        pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
+        cross_entropy = torch.nn.functional.cross_entropy
+        halves = (slice(0, 2), slice(2, 4))
+
+        class StepsTwice(pl.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.automatic_optimization = False
+
+            def training_step(self, batch: Any, batch_idx: int) -> None:
+                optimizer = self.optimizers()
+                for half in halves:
+                    optimizer.zero_grad()
+                    self.manual_backward(cross_entropy(self.net(batch[0][half]), batch[1][half]))
+                    optimizer.step()
+
+        hooks = tables(
+            counts={"use": "tests.callbacks.test_callbacks:Counts"},
+            checkpoint={"use": "checkpoint"},
+            log={"use": "log", "every": 1},
+        )
+        file = None
+        for epochs in (1, 2):
+            kept = pl.callbacks.ModelCheckpoint(tmp_path / "kept", save_last=True)
+            trainer = pl.Theirs(
+                max_epochs=epochs, accelerator="cpu", default_root_dir=tmp_path, logger=False,
+                enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+                callbacks=[hookflow.callbacks.lightning(hooks, runs=str(tmp_path / "runs")), kept],
+            )  # fmt: skip
+            module = StepsTwice()
+            trainer.fit(module, pl.loader(12), pl.loader(10), ckpt_path=file)
+            file = kept.last_model_path
+        model = pl.net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        means = []
+        for x, y in [*pl.loader(12)] * 2:
+            losses = []
+            for half in halves:
+                optimizer.zero_grad()
+                loss = cross_entropy(model(x[half]), y[half])
+                loss.backward()
+                optimizer.step()
+                losses.append(float(loss))
+            means.append(sum(losses) / 2)
+        assert trainer.global_step == 12
+        assert torch.equal(module.net.weight, model.weight)
+        assert [count for _, count, _ in SEEN] == [1, 2, 3, 4, 5, 6]
+        run_dir = only_run(tmp_path / "runs")
+        assert [*logged(run_dir, "loss").values()] == pytest.approx(means)
+        assert records(run_dir, "end")[-1]["it"] == 6
 
     def test_an_error_of_their_training_ends_the_run(self, train: Any, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="as planned"):

@@ -28,7 +28,7 @@ from hookflow.runner.builder.build import build
 from hookflow.runner.builder.components import RunComponents, iter_layers
 from hookflow.runner.checkpoint.copies import CheckpointCopies
 from hookflow.runner.checkpoint.held import find_parent_checkpoint, release_parent
-from hookflow.runner.checkpoint.manifest import find_newest_good, read_manifest
+from hookflow.runner.checkpoint.manifest import find_newest_good, parse_iteration, read_manifest
 from hookflow.runner.checkpoint.resume_rules import (
     ChangeRule,
     RecordedChange,
@@ -111,7 +111,8 @@ class TrainingAttempt:
     """An attempt at the run in `run_dir`, from its newest checkpoint if it is to `resume`.
 
     Where a command has gone `back_to` a checkpoint, it starts from that one, and those after it are
-    removed.
+    removed. The same holds for a `resumed_iter`, which is the iteration of a checkpoint, if there
+    is one of that iteration.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class TrainingAttempt:
         resume: bool,
         allow_changed_hooks: bool,
         back_to: Path | None = None,
+        resumed_iter: int | None = None,
     ) -> None:
         self._run_dir = run_dir
         self._recorder = recorder
@@ -132,6 +134,7 @@ class TrainingAttempt:
         self._resume = resume
         self._allows_changes = allow_changed_hooks
         self._back_to = back_to
+        self._resumed_iter = resumed_iter
         self._say = recorder.say
         self._wanted = run_dir.wanted() if resume else run_dir
         texts = {
@@ -258,6 +261,9 @@ class TrainingAttempt:
         forked = self._run_dir.parent()
         first = partial(_list_saved, self._store, self._say, self._resume, forked is not None)
         own = self._consensus.together(first if self._ranks.first else list[Path])
+        of_iteration = [path for path in own if parse_iteration(path) == self._resumed_iter]
+        if of_iteration:
+            own = of_iteration
         if self._back_to:
             saved = [self._back_to]
         else:
@@ -388,7 +394,9 @@ class TrainingAttempt:
         else:  # the process goes on with what it has imported
             self._code.record_again(origin.manifest["it"])
         if origin.checkpoint and not origin.parent:
-            self._store.rewind(origin.checkpoint, forget=self._back_to is not None)
+            goes_back = parse_iteration(origin.checkpoint) == self._resumed_iter
+            forget = goes_back or self._back_to is not None
+            self._store.rewind(origin.checkpoint, forget=forget)
             self._store.make_up_copies()
             release_parent(self._run_dir)
 
