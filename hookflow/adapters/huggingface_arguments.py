@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookflow.adapters.views import find_sets
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.checkpoint import Checkpoint, name_best
 from hookflow.hooks.builtin.gradients import GradClip
@@ -201,11 +202,6 @@ def _list_bindings(table: HookNode, kind: Any) -> list[tuple[str, Amount | None]
         else:
             bindings.append((item.at, item.every))
     return bindings
-
-
-def find_sets(run: Run, split: str) -> list[str]:
-    """Return the sources of a split in `run.data`: "val", or "val.clean" and "val.ood"."""
-    return [name for name in run.data if name == split or name.startswith(f"{split}.")]
 
 
 def name_metric(run: Run, split: str, metric: str) -> str:

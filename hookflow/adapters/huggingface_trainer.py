@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.adapters.huggingface_arguments import (
     RecordedPipeline,
-    find_sets,
     make_arguments,
     name_metric,
 )
-from hookflow.adapters.views import DataLoaderView, RunView
+from hookflow.adapters.views import DataLoaderView, RunView, find_sets
 from hookflow.errors import Problem, UserError
 from hookflow.graph.schedule import Measure
 from hookflow.hooks.builtin.gradients import collect_gradients, compute_norms

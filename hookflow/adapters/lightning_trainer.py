@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookflow.adapters.lightning_logger import LoggerView
 from hookflow.adapters.lightning_module import make_module, unwrap_model
-from hookflow.adapters.views import CheckpointView, DataLoaderView, RunView
+from hookflow.adapters.views import (
+    CheckpointView,
+    DataLoaderView,
+    RunView,
+    find_sets,
+    name_metrics_of_set,
+    name_set,
+)
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.by_epoch import batches_by_epoch
@@ -25,6 +32,9 @@ if TYPE_CHECKING:
 
 LIGHTNING_STAGES = {"val": "validate", "test": "test", "predict": "predict"}
 """Lightning's names of the stages besides "train", by a part of the names of points."""
+
+SET_POINTS = ("_iter", "_epoch")
+"""The ends of the names of the points that fire for each set of an evaluation."""
 
 ACCELERATOR_CLASSES = {"cuda": "CUDAAccelerator", "mps": "MPSAccelerator"}
 """Lightning's classes of accelerators by the type of device; the others are the CPU's."""
@@ -342,7 +352,10 @@ class TrainerView(RunView):
 
     @property
     def val_dataloaders(self) -> Any:
-        return self._dataloader("val")
+        """The validation data, or a dict of each set's by its name."""
+        if "val" in self.run.data:
+            return self._dataloader("val")
+        return {name_set(name): self._dataloader(name) for name in find_sets(self.run, "val")}
 
     def _dataloader(self, split: str) -> Any:
         loader = getattr(self.run.data[split], "loader", None)
@@ -350,13 +363,20 @@ class TrainerView(RunView):
 
     @property
     def enable_validation(self) -> bool:
-        return "val" in self.run.data
+        return bool(find_sets(self.run, "val"))
 
     @property
     def num_val_batches(self) -> list[int]:
-        if not self.enable_validation:
-            return []
-        return [len(self.run.data["val"])]
+        return [len(self.run.data[name]) for name in find_sets(self.run, "val")]
+
+    @property
+    def dataloader_idx(self) -> int | None:
+        """The number of the set that is evaluated; None where there is one set alone."""
+        split = self.run.split.partition(".")[0]
+        sets = find_sets(self.run, split)
+        if len(sets) < 2:
+            return None
+        return sets.index(self.run.split)
 
     @property
     def should_stop(self) -> bool:
@@ -372,26 +392,47 @@ class TrainerView(RunView):
     def callback_metrics(self) -> dict[str, torch.Tensor]:
         """The metrics of the latest validation, and what callbacks have added.
 
-        They are there as `accuracy` and as `val_accuracy`.
+        They are there as `accuracy` and as `val_accuracy`, those of a set as `ood/accuracy` and as
+        `val_ood/accuracy`.
         """
         import torch
 
         if self.predicting:
             return {}
-        for name, number in self.run.metrics.items():
+        for name, number in self._name_latest_metrics().items():
             value = torch.as_tensor(number)
             self.metrics[name] = value
             self.metrics[f"val_{name}"] = value
         return self.metrics
 
+    def _name_latest_metrics(self) -> dict[str, float]:
+        """Return the metrics of the latest evaluation, by their names among those of all sets.
+
+        Within an evaluation of several sets the run has those of the latest set, without its name.
+        """
+        run = self.run
+        is_within_set = self.point.endswith(SET_POINTS) and "train" not in self.point
+        if not is_within_set or not name_set(run.split):
+            return dict(run.metrics)
+        if self.point.startswith("after_") and self.point.endswith("_epoch"):
+            return name_metrics_of_set(run.metrics, run.split)
+        return {}
+
     @cached_property
     def _validation_interval(self) -> Any:
-        """The parsed `run.val_every`."""
+        """The interval of the validations.
+
+        It is `run.val_every`, or that of the first set where each set has its own.
+        """
         # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.pipeline.load import load
 
-        loaded = load(RunDir(self.run.dir).pipeline, recorded=True)
-        return loaded.pipeline.run.validates
+        pipeline = load(RunDir(self.run.dir).pipeline, recorded=True).pipeline
+        intervals = [pipeline.val_intervals[name] for name in pipeline.validated_sets]
+        common = pipeline.run.validates
+        if not intervals or common in intervals:
+            return common
+        return intervals[0]
 
     @property
     def check_val_every_n_epoch(self) -> int | None:

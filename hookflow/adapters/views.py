@@ -43,6 +43,22 @@ class RunView:
         raise AttributeError(f"hookflow's view of {self.shown} has no {name}")
 
 
+def find_sets(run: Run, split: str) -> list[str]:
+    """Return the sources of a split in `run.data`: "val", or "val.clean" and "val.ood"."""
+    return [name for name in run.data if name == split or name.startswith(f"{split}.")]
+
+
+def name_set(source: str) -> str:
+    """Return the name of a set by that of its source: "ood" of "val.ood", and "" of "val"."""
+    return source.partition(".")[2]
+
+
+def name_metrics_of_set(metrics: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the metrics of one set as those of all sets are named: "ood/loss" of "loss"."""
+    own_set = name_set(source)
+    return {f"{own_set}/{name}": value for name, value in metrics.items()}
+
+
 SHARED_VIEWS: WeakValueDictionary[tuple[type, int], Any] = WeakValueDictionary()
 """The shared views by class and by the identity of the run.
 

@@ -36,9 +36,12 @@ def pl() -> Any:
 def here(pl: Any, tmp_path: Path, trained: Trained) -> Any:
     """Train the pipeline of `pl_training` with hooks; return the run."""
 
-    def train(*hooks: str, epochs: int = 2, code: int = 0) -> RunDir:
+    def train(*hooks: str, epochs: int = 2, code: int = 0, sets: bool = False) -> RunDir:
         file = tmp_path / "pl.toml"
-        file.write_text(pl.PIPELINE.replace("EPOCHS", str(epochs)))
+        text = pl.PIPELINE.replace("EPOCHS", str(epochs))
+        if sets:  # named sets come in place of the one set
+            text = "\n".join(line for line in text.splitlines() if "data.val" not in line)
+        file.write_text(text)
         return trained(*hooks, pipeline=file, code=code)
 
     return train
@@ -97,6 +100,52 @@ def test_each_optimizer_that_steps_is_handed_over_as_in_lightning(
     assert [(*call[:2], *call[3:]) for call in calls] == [
         (*call[:2], *call[3:]) for call in pl.SEEN
     ]
+
+
+def test_sets_of_a_validation_are_seen_as_several_dataloaders(
+    pl: Any, here: Any, theirs: Any
+) -> None:
+    """Their batches are counted by set, and the end of an epoch comes after all of them."""
+    validation = {"near": pl.loader(10), "far": pl.loader(7)}
+    module = pl.ModuleOfSets()
+    _, expected = theirs(2, pl.SetRecorder(), module=module, validation=validation)
+    here('hooks.recorder={use="tests.hooks.pl_training:SetRecorder"}', pl.TWO_SETS, sets=True)
+    assert expected == pl.SEEN
+    assert pl.SEEN[1] == ("validation_batch_start", [0, 0], {"near": 3, "far": 2}, [3, 2], True)
+
+
+def test_metrics_of_a_set_have_its_name(pl: Any, here: Any) -> None:
+    recorder = 'hooks.recorder={use="tests.hooks.pl_training:MetricRecorder"}'
+    here(recorder, pl.TWO_SETS, sets=True, epochs=1)
+    of_near = ["near/loss", "val_near/loss"]
+    of_both = ["far/loss", "near/loss", "val_far/loss", "val_near/loss"]
+    assert [("set", of_near), ("set", of_both), ("all", of_both)] == pl.SEEN
+
+
+def test_early_stopping_follows_the_metric_of_a_set(pl: Any, here: Any) -> None:
+    """No epoch improves by 1.0: the second counts one, which is the patience."""
+    args = "args={monitor='near/loss', patience=1, min_delta=1.0}"
+    stops = f"hooks.stops={{use='lightning:EarlyStopping', {args}}}"
+    run_dir = here(stops, pl.TWO_SETS, sets=True, epochs=9)
+    assert records(run_dir, "end")[-1]["ep"] == 2
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "expected"),
+    [
+        ("2ep", "2ep", "(2, 1.0)"),
+        ("5it", "5it", "(None, 5.0)"),
+        ("1ep", "2ep", "(1, 1.0)"),
+    ],
+)
+def test_the_interval_of_validations_is_that_of_their_sets(
+    pl: Any, here: Any, near: str, far: str, expected: str
+) -> None:
+    asked = "trainer.check_val_every_n_epoch, trainer.val_check_interval"
+    asks = f'hooks.asks={{use="tests.hooks.pl_training:Asks", args={{attribute="{asked}"}}}}'
+    every = [f"data.val.near.val_every='{near}'", f"data.val.far.val_every='{far}'"]
+    run_dir = here(asks, pl.TWO_SETS, *every, sets=True)
+    assert f"{asked}: {expected}" in messages(run_dir)
 
 
 def test_early_stopping_stops_where_lightning_s_trainer_stops(
