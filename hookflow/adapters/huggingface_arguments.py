@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookflow.adapters.machine_ranks import MachineRanks
 from hookflow.adapters.views import find_sets
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.checkpoint import Checkpoint, name_best
@@ -107,7 +108,9 @@ class RunDevice:
 
     @property
     def local_process_index(self) -> int:
-        return self.process_index
+        if self.view_of_run is None:
+            return 0
+        return MachineRanks.of_environment(self.view_of_run).local_rank
 
 
 @cache

@@ -122,7 +122,8 @@ class TrainerView(RunView):
         self._ranking = self._recorded.find_ranking()
         self.args = make_arguments(run, self._recorded)
         self.state = TrainerState(
-            is_local_process_zero=run.rank == 0, is_world_process_zero=run.rank == 0
+            is_local_process_zero=self.args.local_process_index == 0,
+            is_world_process_zero=run.rank == 0,
         )
         self.control = TrainerControl()
         self.hooks: list[Any] = []

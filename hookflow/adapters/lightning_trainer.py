@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookflow.adapters.lightning_logger import LoggerView
 from hookflow.adapters.lightning_module import make_module, unwrap_model
+from hookflow.adapters.machine_ranks import MachineRanks
 from hookflow.adapters.views import (
     CheckpointView,
     DataLoaderView,
@@ -190,10 +191,12 @@ class TrainerView(RunView):
         self.default_root_dir = folder
         self.log_dir = folder
         self.world_size = run.world
-        self.num_devices = run.world
-        self.num_nodes = 1
+        machine = MachineRanks.of_environment(run)
+        self.num_devices = machine.num_local
+        self.num_nodes = run.world // machine.num_local
         self.global_rank = run.rank
-        self.local_rank = run.rank
+        self.local_rank = machine.local_rank
+        self.node_rank = run.rank // machine.num_local
         self.is_global_zero = run.rank == 0
         loggers = import_module(f"{package}.loggers")
         self.logger = LoggerView(run, loggers.TensorBoardLogger)

@@ -51,6 +51,12 @@ TWO_SETS = (
 """Two named sets of validation data, in place of `data.val`."""
 
 
+def shares(examples: int, rank: int, world: int) -> DataLoader[Any]:
+    """Return the share of a rank of the batches that `loader` returns."""
+    data = loader(examples).dataset
+    return DataLoader([*data][rank::world], batch_size=4 // world)  # type: ignore[misc]
+
+
 def norms() -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Sequential(
@@ -261,6 +267,14 @@ class MetricRecorder(Callback):
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         SEEN.append(("all", sorted(trainer.callback_metrics)))
+
+
+class TellsRank(Callback):
+    """Print the number of the process on its machine."""
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        of_trainer = (trainer.global_rank, trainer.local_rank, trainer.node_rank)
+        print(f"ranks: {of_trainer} {(trainer.num_nodes, trainer.num_devices)}")
 
 
 class Draws(Callback):

@@ -18,6 +18,7 @@ from hookflow.runner.loop.trainer import Trainer
 from hookflow.service.pipelines import valid_plan
 from hookflow.trials.temporary_run import observe, with_checkpoint
 from tests.conftest import Trained, messages, reason, records
+from tests.distributed.several import carry_out, printed
 from tests.runner.same import final_state, logged
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -340,6 +341,22 @@ def test_they_save_when_something_raises(here: Any, tmp_path: Path) -> None:
     )
     run_dir = here(spikes, "optimizer.args.lr=1e6", code=1)
     assert "Training spike detected in batch" in reason(run_dir) and (tmp_path / "s.json").exists()
+
+
+def test_ranks_are_counted_by_machine(pl: Any, tmp_path: Path, new_run: Any) -> None:
+    """As Lightning's environment for torchrun reads them: two machines with two processes each."""
+    file = tmp_path / "pl.toml"
+    file.write_text(pl.PIPELINE.replace("EPOCHS", "1"))
+    splits = ("train", "val", "test")
+    uses = [f'data.{split}.use="tests.hooks.pl_training:shares"' for split in splits]
+    tells = 'hooks.tells={use="tests.hooks.pl_training:TellsRank"}'
+    sizes = ["data.val.args.examples=12"]
+    run_dir = new_run(tells, *uses, *sizes, pipeline=file)
+    assert carry_out(run_dir, 4, num_local=2) == [0, 0, 0, 0], records(run_dir, "end")
+    assert "ranks: (0, 0, 0) (2, 2)" in printed(run_dir, 0)
+    assert "ranks: (1, 1, 0) (2, 2)" in printed(run_dir, 1)
+    assert "ranks: (2, 0, 1) (2, 2)" in printed(run_dir, 2)
+    assert "ranks: (3, 1, 1) (2, 2)" in printed(run_dir, 3)
 
 
 def test_functions_are_callbacks_and_a_timer_and_the_middle_of_an_epoch_stop(here: Any) -> None:
