@@ -46,7 +46,7 @@ def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
         **_length(run),
         **_make_evaluation_arguments(run, section.validates),
         **_schedule_of_logs(run, recorded),
-        **_schedule_of_saves(recorded),
+        **_schedule_of_saves(run, recorded),
     }
     if run.optimizers:
         first = next(iter(run.optimizers.values()))
@@ -251,23 +251,56 @@ def _make_evaluation_arguments(run: Run, interval: Interval) -> dict[str, Any]:
     return {"eval_strategy": "steps", "eval_steps": float(run.max_iters)}
 
 
+HOOK_POINTS = ("after_train_iter", "after_train_epoch")
+"""The points of the hooks that log and save, by which Hugging Face's Trainer counts, too."""
+
+
 def _schedule_of_logs(run: Run, recorded: RecordedPipeline) -> dict[str, Any]:
     """Return how often the hook `log` fires; without one, what is Hugging Face's default."""
-    for amount in recorded.list_amounts_at(Log, "log", "after_train_iter"):
-        if amount.unit == "ep" and amount.value == 1:
-            return {"logging_strategy": "epoch"}
-        if amount.unit in ("", "it"):
-            return {"logging_steps": float(amount.value)}
-        if amount.unit == "%":
-            return {"logging_steps": float(max(int(amount.value * run.max_iters / 100), 1))}
+    for point in HOOK_POINTS:
+        for amount in recorded.list_amounts_at(Log, "log", point):
+            if _is_each_epoch(amount, point):
+                return {"logging_strategy": "epoch"}
+            steps = _count_steps(run, amount, point)
+            if steps is not None:
+                return {"logging_steps": float(steps)}
     return {}
 
 
-def _schedule_of_saves(recorded: RecordedPipeline) -> dict[str, Any]:
+def _schedule_of_saves(run: Run, recorded: RecordedPipeline) -> dict[str, Any]:
     """Return how often the hook `checkpoint` saves."""
-    for amount in recorded.list_amounts_at(Checkpoint, "checkpoint", "after_train_iter"):
-        if amount.unit in ("", "it"):
-            return {"save_strategy": "steps", "save_steps": float(amount.value)}
-    if recorded.list_amounts_at(Checkpoint, "checkpoint", "after_train_epoch"):
-        return {"save_strategy": "epoch"}
+    for point in HOOK_POINTS:
+        for amount in recorded.list_amounts_at(Checkpoint, "checkpoint", point):
+            if _is_each_epoch(amount, point):
+                return {"save_strategy": "epoch"}
+            steps = _count_steps(run, amount, point)
+            if steps is not None:
+                return {"save_strategy": "steps", "save_steps": float(steps)}
     return {"save_strategy": "no"}
+
+
+def _is_each_epoch(amount: Amount, point: str) -> bool:
+    return _find_unit(amount, point) == "ep" and amount.value == 1
+
+
+def _find_unit(amount: Amount, point: str) -> str:
+    """Return the unit of an amount, which is that of its point where none is written."""
+    if amount.unit:
+        return amount.unit
+    if point == "after_train_epoch":
+        return "ep"
+    return "it"
+
+
+def _count_steps(run: Run, amount: Amount, point: str) -> int | None:
+    """Return the steps of an amount; None where it counts none, as seconds or examples do."""
+    match _find_unit(amount, point):
+        case "it":
+            steps = int(amount.value)
+        case "ep":
+            steps = int(run.epoch_lengths.iterations(amount.value))
+        case "%":
+            steps = int(amount.value * run.max_iters / 100)
+        case _:
+            return None
+    return max(steps, 1)

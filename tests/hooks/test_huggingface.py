@@ -91,6 +91,39 @@ def test_a_callback_sees_the_same_events_and_figures_by_steps(
     assert expected == hf.SEEN
 
 
+def test_logs_of_several_epochs_come_when_their_trainer_logs(
+    hf: Any, here: Any, theirs: Any
+) -> None:
+    """Two epochs are six steps; the epochs are five, so that the last one logs nothing."""
+    _, expected = theirs(hf.Recorder(), logging_steps=6, eval_strategy="epoch", num_train_epochs=5)
+    here(RECORDER, 'hooks.log={use="log", every="2ep"}', epochs=5)
+    assert expected == hf.SEEN
+
+
+@pytest.mark.parametrize(
+    ("hook", "expected"),
+    [
+        ('log={use="log", every="2ep"}', "steps 6 no 500"),
+        ('log={use="log", points=["after_train_epoch"]}', "epoch 500 no 500"),
+        ('log={use="log", points=["after_train_epoch"], every=2}', "steps 6 no 500"),
+        ('log={use="log", points=["after_train_epoch"], every="50%"}', "steps 9 no 500"),
+        ('saves={use="checkpoint", points=["after_train_iter"], every="2ep"}', "steps 500 steps 6"),
+        ('saves={use="checkpoint", points=["after_train_epoch"]}', "steps 500 epoch 500"),
+        ('saves={use="checkpoint", points=["after_train_epoch"], every=2}', "steps 500 steps 6"),
+    ],
+)
+def test_the_intervals_of_hooks_are_arguments_in_steps(here: Any, hook: str, expected: str) -> None:
+    """An epoch is three steps, and the run has six of them."""
+    names = ("logging_strategy.value", "logging_steps", "save_strategy.value", "save_steps")
+    asked = ", ".join(f"args.{name}" for name in names)
+    expression = f"'%s %d %s %d' % ({asked})"
+    asks = (
+        f"""hooks.asks={{use='tests.hooks.hf_training:Asks', args={{expression="{expression}"}}}}"""
+    )
+    run_dir = here(asks, f"hooks.{hook}", epochs=6, code=1)
+    assert f": {expected}" in reason(run_dir)
+
+
 @pytest.mark.parametrize("epochs", [2, 10])
 def test_an_end_within_an_epoch_is_seen_alike(
     hf: Any, here: Any, theirs: Any, monkeypatch: pytest.MonkeyPatch, epochs: int
