@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookflow.adapters.machine_ranks import MachineRanks
-from hookflow.adapters.views import find_sets
+from hookflow.adapters.views import find_common_interval, find_sets
 from hookflow.events.rundir import RunDir
+from hookflow.graph.schedule import EACH_EPOCH
 from hookflow.hooks.builtin.checkpoint import Checkpoint, name_best
 from hookflow.hooks.builtin.gradients import GradClip
 from hookflow.hooks.builtin.log import Log
@@ -44,7 +45,7 @@ def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
         "max_grad_norm": recorded.read_max_grad_norm(),
         "lr_scheduler_type": "constant",
         **_length(run),
-        **_make_evaluation_arguments(run, section.validates),
+        **_make_evaluation_arguments(run, find_common_interval(recorded.pipeline)),
         **_schedule_of_logs(run, recorded),
         **_schedule_of_saves(run, recorded),
     }
@@ -240,12 +241,12 @@ def _length(run: Run) -> dict[str, Any]:
 def _make_evaluation_arguments(run: Run, interval: Interval) -> dict[str, Any]:
     if not find_sets(run, "val"):
         return {"eval_strategy": "no"}
-    if not interval.by_iterations:
+    if interval == EACH_EPOCH:
         return {"eval_strategy": "epoch"}
     if interval.unit == "it":
         return {"eval_strategy": "steps", "eval_steps": float(interval.value)}
     if interval.unit == "ep":
-        steps = interval.value * run.iters_per_epoch
+        steps = int(run.epoch_lengths.iterations(interval.value))
         return {"eval_strategy": "steps", "eval_steps": float(max(steps, 1))}
     # An interval in seconds is no number of steps: the run validates at its end at the latest.
     return {"eval_strategy": "steps", "eval_steps": float(run.max_iters)}

@@ -18,6 +18,7 @@ from hookflow.adapters.views import (
     CheckpointView,
     DataLoaderView,
     RunView,
+    find_common_interval,
     find_sets,
     name_metrics_of_set,
     name_set,
@@ -423,19 +424,12 @@ class TrainerView(RunView):
 
     @cached_property
     def _validation_interval(self) -> Any:
-        """The interval of the validations.
-
-        It is `run.val_every`, or that of the first set where each set has its own.
-        """
+        """The interval of the validations."""
         # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.pipeline.load import load
 
-        pipeline = load(RunDir(self.run.dir).pipeline, recorded=True).pipeline
-        intervals = [pipeline.val_intervals[name] for name in pipeline.validated_sets]
-        common = pipeline.run.validates
-        if not intervals or common in intervals:
-            return common
-        return intervals[0]
+        loaded = load(RunDir(self.run.dir).pipeline, recorded=True)
+        return find_common_interval(loaded.pipeline)
 
     @property
     def check_val_every_n_epoch(self) -> int | None:
