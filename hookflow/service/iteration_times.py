@@ -218,11 +218,19 @@ def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes 
             known.add(traced.it)
     if known:
         hint = f"traced are {first_few(list(map(str, sorted(known))))}"
-    elif run.life() in ("gone", "missing") and not _has_own_loop(run):
-        hint = f"hookflow rerun {run_argument(run)} --at {number} --for 1 --trace"
     else:
-        hint = f"hookflow ctl {run_argument(run)} trace"
+        hint = name_tracing_command(run, number, 1)
     raise UserError(Problem(f"the run {run.id} has no trace of iteration {number}", hint=hint))
+
+
+def name_tracing_command(run: RunDir, number: int, iterations: int) -> str:
+    """Return the command that traces iterations of a run.
+
+    A run that is over takes no command: a rerun does so many iterations again, from `number` on.
+    """
+    if run.life() in ("gone", "missing") and not _has_own_loop(run):
+        return f"hookflow rerun {run_argument(run)} --at {number} --for {iterations} --trace"
+    return f"hookflow ctl {run_argument(run)} trace"
 
 
 def _has_own_loop(run: RunDir) -> bool:
