@@ -343,6 +343,17 @@ class TrainerView(RunView):
         return self.run.max_iters
 
     @property
+    def estimated_stepping_batches(self) -> int:
+        """The optimizer steps of the run. As in Lightning, none are known where groups change."""
+        if self.groups is not None:
+            message = (
+                "trainer.estimated_stepping_batches is not known where a"
+                " GradientAccumulationScheduler sets when the optimizer steps"
+            )
+            raise UserError(Problem(message, hint="run.max_iters has the batches"))
+        return self.run.max_iters
+
+    @property
     def num_training_batches(self) -> int:
         return self.run.iters_per_epoch
 

@@ -375,6 +375,7 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     public = {
         "trainer.max_epochs, trainer.num_training_batches, trainer.num_val_batches": "(2, 3, [3])",
         "trainer.check_val_every_n_epoch, trainer.val_check_interval": "(1, 1.0)",
+        "trainer.estimated_stepping_batches, trainer.max_steps": "(6, 6)",
         "module.in_features, module.trainer is trainer": "(4, True)",
         "{type(each).__name__ for each in trainer.callbacks}": "{'Asks'}",
         "module(torch.zeros(1, 4)).shape": "torch.Size([1, 3])",
@@ -393,6 +394,9 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     assert "len(trainer.train_dataloader.dataset): 12" in messages(
         here(asks % (0, "len(trainer.train_dataloader.dataset)"), data)
     )
+    groups = 'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2}}}'
+    asked = here(groups, asks % (0, "trainer.estimated_stepping_batches"), code=2)
+    assert "estimated_stepping_batches" in reason(asked)
     asked = here(asks % (0, "trainer.checkpoint_callback"), code=1)
     assert "Lightning's Trainer has no checkpoint_callback" in reason(asked)
 
