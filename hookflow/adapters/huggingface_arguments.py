@@ -10,7 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookflow.adapters.machine_ranks import MachineRanks
+from hookflow.adapters.views import find_common_interval, find_sets
 from hookflow.events.rundir import RunDir
+from hookflow.graph.schedule import EACH_EPOCH
 from hookflow.hooks.builtin.checkpoint import Checkpoint, name_best
 from hookflow.hooks.builtin.gradients import GradClip
 from hookflow.hooks.builtin.log import Log
@@ -42,9 +45,9 @@ def make_arguments(run: Run, recorded: RecordedPipeline) -> Any:
         "max_grad_norm": recorded.read_max_grad_norm(),
         "lr_scheduler_type": "constant",
         **_length(run),
-        **_make_evaluation_arguments(run, section.validates),
+        **_make_evaluation_arguments(run, find_common_interval(recorded.pipeline)),
         **_schedule_of_logs(run, recorded),
-        **_schedule_of_saves(recorded),
+        **_schedule_of_saves(run, recorded),
     }
     if run.optimizers:
         first = next(iter(run.optimizers.values()))
@@ -106,7 +109,9 @@ class RunDevice:
 
     @property
     def local_process_index(self) -> int:
-        return self.process_index
+        if self.view_of_run is None:
+            return 0
+        return MachineRanks.of_environment(self.view_of_run).local_rank
 
 
 @cache
@@ -203,11 +208,6 @@ def _list_bindings(table: HookNode, kind: Any) -> list[tuple[str, Amount | None]
     return bindings
 
 
-def find_sets(run: Run, split: str) -> list[str]:
-    """Return the sources of a split in `run.data`: "val", or "val.clean" and "val.ood"."""
-    return [name for name in run.data if name == split or name.startswith(f"{split}.")]
-
-
 def name_metric(run: Run, split: str, metric: str) -> str:
     """Return a metric's name as Hugging Face's Trainer joins it to that of a set.
 
@@ -241,34 +241,67 @@ def _length(run: Run) -> dict[str, Any]:
 def _make_evaluation_arguments(run: Run, interval: Interval) -> dict[str, Any]:
     if not find_sets(run, "val"):
         return {"eval_strategy": "no"}
-    if not interval.by_iterations:
+    if interval == EACH_EPOCH:
         return {"eval_strategy": "epoch"}
     if interval.unit == "it":
         return {"eval_strategy": "steps", "eval_steps": float(interval.value)}
     if interval.unit == "ep":
-        steps = interval.value * run.iters_per_epoch
+        steps = int(run.epoch_lengths.iterations(interval.value))
         return {"eval_strategy": "steps", "eval_steps": float(max(steps, 1))}
     # An interval in seconds is no number of steps: the run validates at its end at the latest.
     return {"eval_strategy": "steps", "eval_steps": float(run.max_iters)}
 
 
+HOOK_POINTS = ("after_train_iter", "after_train_epoch")
+"""The points of the hooks that log and save, by which Hugging Face's Trainer counts, too."""
+
+
 def _schedule_of_logs(run: Run, recorded: RecordedPipeline) -> dict[str, Any]:
     """Return how often the hook `log` fires; without one, what is Hugging Face's default."""
-    for amount in recorded.list_amounts_at(Log, "log", "after_train_iter"):
-        if amount.unit == "ep" and amount.value == 1:
-            return {"logging_strategy": "epoch"}
-        if amount.unit in ("", "it"):
-            return {"logging_steps": float(amount.value)}
-        if amount.unit == "%":
-            return {"logging_steps": float(max(int(amount.value * run.max_iters / 100), 1))}
+    for point in HOOK_POINTS:
+        for amount in recorded.list_amounts_at(Log, "log", point):
+            if _is_each_epoch(amount, point):
+                return {"logging_strategy": "epoch"}
+            steps = _count_steps(run, amount, point)
+            if steps is not None:
+                return {"logging_steps": float(steps)}
     return {}
 
 
-def _schedule_of_saves(recorded: RecordedPipeline) -> dict[str, Any]:
+def _schedule_of_saves(run: Run, recorded: RecordedPipeline) -> dict[str, Any]:
     """Return how often the hook `checkpoint` saves."""
-    for amount in recorded.list_amounts_at(Checkpoint, "checkpoint", "after_train_iter"):
-        if amount.unit in ("", "it"):
-            return {"save_strategy": "steps", "save_steps": float(amount.value)}
-    if recorded.list_amounts_at(Checkpoint, "checkpoint", "after_train_epoch"):
-        return {"save_strategy": "epoch"}
+    for point in HOOK_POINTS:
+        for amount in recorded.list_amounts_at(Checkpoint, "checkpoint", point):
+            if _is_each_epoch(amount, point):
+                return {"save_strategy": "epoch"}
+            steps = _count_steps(run, amount, point)
+            if steps is not None:
+                return {"save_strategy": "steps", "save_steps": float(steps)}
     return {"save_strategy": "no"}
+
+
+def _is_each_epoch(amount: Amount, point: str) -> bool:
+    return _find_unit(amount, point) == "ep" and amount.value == 1
+
+
+def _find_unit(amount: Amount, point: str) -> str:
+    """Return the unit of an amount, which is that of its point where none is written."""
+    if amount.unit:
+        return amount.unit
+    if point == "after_train_epoch":
+        return "ep"
+    return "it"
+
+
+def _count_steps(run: Run, amount: Amount, point: str) -> int | None:
+    """Return the steps of an amount; None where it counts none, as seconds or examples do."""
+    match _find_unit(amount, point):
+        case "it":
+            steps = int(amount.value)
+        case "ep":
+            steps = int(run.epoch_lengths.iterations(amount.value))
+        case "%":
+            steps = int(amount.value * run.max_iters / 100)
+        case _:
+            return None
+    return max(steps, 1)

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.adapters.huggingface_arguments import (
     RecordedPipeline,
-    find_sets,
     make_arguments,
     name_metric,
 )
-from hookflow.adapters.views import DataLoaderView, RunView
+from hookflow.adapters.views import DataLoaderView, RunView, find_sets
 from hookflow.errors import Problem, UserError
 from hookflow.graph.schedule import Measure
 from hookflow.hooks.builtin.gradients import collect_gradients, compute_norms
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from hookflow.hooks.run import Run
+    from hookflow.pipeline.values import Interval
 
 STOP_FLAG = "should_training_stop"
 EVALUATE_FLAG = "should_evaluate"
@@ -61,41 +61,39 @@ class SeveralOptimizersView(RunView):
 
 
 class EvaluationSchedule:
-    """Says after which iterations and epochs the run validates by itself."""
+    """Says after which iterations and epochs the run validates by itself, at one interval."""
 
-    def __init__(self, run: Run, recorded: RecordedPipeline) -> None:
-        section = recorded.section
+    def __init__(self, run: Run, every: Interval, iter_limit: int | None) -> None:
         self._run = run
-        self._every = section.validates
-        self._iter_limit = section.max_iters
-        self._has_data = bool(find_sets(run, "val"))
+        self._every = every
+        self._iter_limit = iter_limit
         self._measure: Measure | None = None
-        if self._every.unit != "s":
-            self._measure = Measure.of_interval(self._every, run.epoch_lengths)
+        if every.by_iterations and every.unit != "s":
+            self._measure = Measure.of_interval(every, run.epoch_lengths)
 
     def is_due_after_iteration(self, *, is_epoch_over: bool) -> bool:
         """Say whether a validation follows this iteration, before the end of its epoch."""
-        every = self._every
-        if not self._has_data or self._measure is None or not every.by_iterations:
-            return False
-        if every.unit == "ep" and is_epoch_over:
-            return False
-        return self._has_entered(self._measure) or self._is_run_over()
+        is_due = self._has_entered_multiple() or self._is_run_over()
+        if self._every.unit == "it":
+            return is_due
+        return is_due and not is_epoch_over
 
     def is_due_after_epoch(self) -> bool:
         """Say whether a validation follows this epoch."""
-        if not self._has_data or self._measure is None:
-            return False
-        if self._every.unit == "ep" and not self._every.by_iterations:
-            return self._run.epoch % int(self._every.value) == 0 or self._is_run_over()
-        if self._has_entered(self._measure):
-            # A validation that is counted in iterations came before the end of the epoch.
-            return self._every.unit == "ep"
-        return self._is_run_over() and not self._is_at_iter_limit()
+        match self._every.unit:
+            case "it":
+                # It has followed the iteration otherwise.
+                is_measured = self._has_entered_multiple() or self._is_at_iter_limit()
+                return self._is_run_over() and not is_measured
+            case "ep" if self._measure is None:
+                return self._run.epoch % int(self._every.value) == 0 or self._is_run_over()
+        return self._has_entered_multiple() or self._is_run_over()
 
-    def _has_entered(self, measure: Measure) -> bool:
+    def _has_entered_multiple(self) -> bool:
+        if self._measure is None:
+            return False
         done = self._run.iter
-        return measure.multiple(done) != measure.multiple(done - 1)
+        return self._measure.multiple(done) != self._measure.multiple(done - 1)
 
     def _is_run_over(self) -> bool:
         return self._is_at_iter_limit() or self._run.epoch == self._run.max_epochs
@@ -123,7 +121,8 @@ class TrainerView(RunView):
         self._ranking = self._recorded.find_ranking()
         self.args = make_arguments(run, self._recorded)
         self.state = TrainerState(
-            is_local_process_zero=run.rank == 0, is_world_process_zero=run.rank == 0
+            is_local_process_zero=self.args.local_process_index == 0,
+            is_world_process_zero=run.rank == 0,
         )
         self.control = TrainerControl()
         self.hooks: list[Any] = []
@@ -351,7 +350,10 @@ class TrainerView(RunView):
         if logs_steps and state.global_step % state.logging_steps == 0:
             control.should_log = True
         is_epoch_over = run.batch_idx >= num_batches
-        if self._evaluation_schedule.is_due_after_iteration(is_epoch_over=is_epoch_over):
+        if any(
+            schedule.is_due_after_iteration(is_epoch_over=is_epoch_over)
+            for schedule in self._evaluation_schedules
+        ):
             control.should_evaluate = True
             self._requested.add(EVALUATE_FLAG)
         if state.global_step >= state.max_steps:
@@ -361,7 +363,7 @@ class TrainerView(RunView):
         self._epoch_is_open = False
         if self.args.logging_strategy == "epoch":
             self.control.should_log = True
-        if self._evaluation_schedule.is_due_after_epoch():
+        if any(schedule.is_due_after_epoch() for schedule in self._evaluation_schedules):
             self.control.should_evaluate = True
             self._requested.add(EVALUATE_FLAG)
 
@@ -592,8 +594,12 @@ class TrainerView(RunView):
         return self._metrics
 
     @cached_property
-    def _evaluation_schedule(self) -> EvaluationSchedule:
-        return EvaluationSchedule(self.run, self._recorded)
+    def _evaluation_schedules(self) -> list[EvaluationSchedule]:
+        """The schedules of the sets of validation data, one of each interval."""
+        pipeline = self._recorded.pipeline
+        intervals = dict.fromkeys(pipeline.val_intervals[name] for name in pipeline.validated_sets)
+        limit = pipeline.run.max_iters
+        return [EvaluationSchedule(self.run, every, limit) for every in intervals]
 
     def _count_flops(self, batch: Any) -> None:
         """Add the operations of a batch by Hugging Face's formula.
@@ -653,7 +659,7 @@ class TrainerView(RunView):
         if saved["best_is_saved"]:
             state.best_model_checkpoint = self._best_path()
         state.log_history = [dict(entry) for entry in saved["log_history"]]
-        self._flops = saved["flops"]
+        self._flops = saved.get("flops", 0.0)
         self._epoch_is_open = saved["epoch_is_open"]
         self._loss = saved["loss"]
         if self._loss is not None:

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from hookflow.adapters.lightning_tables import CALLBACK_POINTS, EVALUATION_STARTS
+from hookflow.adapters.lightning_tables import CALLBACK_POINTS, EVALUATION_STARTS, SET_METHODS
 from hookflow.adapters.lightning_trainer import GradientGroups, LightningCheckpoint, TrainerView
 from hookflow.adapters.values import select_changed, select_state
 from hookflow.errors import Problem, UserError
@@ -125,7 +125,10 @@ class LightningHook(AdaptedHook):
             trainer.run.model.load_state_dict(offered["checkpoint"]["model"])
             trainer.loaded = trainer.run.model.state_dict()
             return [(LightningCheckpoint(offered["checkpoint"]),)]
-        return [tuple(offered.values())]
+        arguments = tuple(offered.values())
+        if name in SET_METHODS and trainer.dataloader_idx is not None:
+            arguments = (*arguments, trainer.dataloader_idx)
+        return [arguments]
 
     def state_dict(self) -> dict[str, Any]:
         metrics = {}

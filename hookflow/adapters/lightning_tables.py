@@ -69,6 +69,13 @@ ALWAYS_BOUND = ("before_run", "before_train_epoch", "after_train_epoch", "on_exc
 """The points by which the trainer counts, whatever a callback has to do there."""
 EVALUATION_STARTS = ("on_validation_start", "on_test_start")
 """The network is in evaluation by then."""
+SET_METHODS = (
+    "on_validation_batch_start",
+    "on_validation_batch_end",
+    "on_test_batch_start",
+    "on_test_batch_end",
+)
+"""Where there are several sets, they are given the number of the batch's as `dataloader_idx`."""
 
 PROGRESS_HINT = "the dashboard shows the progress"
 SUMMARY_HINT = "hookflow run FILE --dry-run shows the table of layers"

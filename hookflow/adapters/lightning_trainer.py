@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookflow.adapters.lightning_logger import LoggerView
 from hookflow.adapters.lightning_module import make_module, unwrap_model
-from hookflow.adapters.views import CheckpointView, DataLoaderView, RunView
+from hookflow.adapters.machine_ranks import MachineRanks
+from hookflow.adapters.views import (
+    CheckpointView,
+    DataLoaderView,
+    RunView,
+    find_common_interval,
+    find_sets,
+    name_metrics_of_set,
+    name_set,
+)
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.by_epoch import batches_by_epoch
@@ -25,6 +34,9 @@ if TYPE_CHECKING:
 
 LIGHTNING_STAGES = {"val": "validate", "test": "test", "predict": "predict"}
 """Lightning's names of the stages besides "train", by a part of the names of points."""
+
+SET_POINTS = ("_iter", "_epoch")
+"""The ends of the names of the points that fire for each set of an evaluation."""
 
 ACCELERATOR_CLASSES = {"cuda": "CUDAAccelerator", "mps": "MPSAccelerator"}
 """Lightning's classes of accelerators by the type of device; the others are the CPU's."""
@@ -180,10 +192,12 @@ class TrainerView(RunView):
         self.default_root_dir = folder
         self.log_dir = folder
         self.world_size = run.world
-        self.num_devices = run.world
-        self.num_nodes = 1
+        machine = MachineRanks.of_environment(run)
+        self.num_devices = machine.num_local
+        self.num_nodes = run.world // machine.num_local
         self.global_rank = run.rank
-        self.local_rank = run.rank
+        self.local_rank = machine.local_rank
+        self.node_rank = run.rank // machine.num_local
         self.is_global_zero = run.rank == 0
         loggers = import_module(f"{package}.loggers")
         self.logger = LoggerView(run, loggers.TensorBoardLogger)
@@ -329,6 +343,17 @@ class TrainerView(RunView):
         return self.run.max_iters
 
     @property
+    def estimated_stepping_batches(self) -> int:
+        """The optimizer steps of the run. As in Lightning, none are known where groups change."""
+        if self.groups is not None:
+            message = (
+                "trainer.estimated_stepping_batches is not known where a"
+                " GradientAccumulationScheduler sets when the optimizer steps"
+            )
+            raise UserError(Problem(message, hint="run.max_iters has the batches"))
+        return self.run.max_iters
+
+    @property
     def num_training_batches(self) -> int:
         return self.run.iters_per_epoch
 
@@ -342,7 +367,10 @@ class TrainerView(RunView):
 
     @property
     def val_dataloaders(self) -> Any:
-        return self._dataloader("val")
+        """The validation data, or a dict of each set's by its name."""
+        if "val" in self.run.data:
+            return self._dataloader("val")
+        return {name_set(name): self._dataloader(name) for name in find_sets(self.run, "val")}
 
     def _dataloader(self, split: str) -> Any:
         loader = getattr(self.run.data[split], "loader", None)
@@ -350,13 +378,20 @@ class TrainerView(RunView):
 
     @property
     def enable_validation(self) -> bool:
-        return "val" in self.run.data
+        return bool(find_sets(self.run, "val"))
 
     @property
     def num_val_batches(self) -> list[int]:
-        if not self.enable_validation:
-            return []
-        return [len(self.run.data["val"])]
+        return [len(self.run.data[name]) for name in find_sets(self.run, "val")]
+
+    @property
+    def dataloader_idx(self) -> int | None:
+        """The number of the set that is evaluated; None where there is one set alone."""
+        split = self.run.split.partition(".")[0]
+        sets = find_sets(self.run, split)
+        if len(sets) < 2:
+            return None
+        return sets.index(self.run.split)
 
     @property
     def should_stop(self) -> bool:
@@ -372,26 +407,40 @@ class TrainerView(RunView):
     def callback_metrics(self) -> dict[str, torch.Tensor]:
         """The metrics of the latest validation, and what callbacks have added.
 
-        They are there as `accuracy` and as `val_accuracy`.
+        They are there as `accuracy` and as `val_accuracy`, those of a set as `ood/accuracy` and as
+        `val_ood/accuracy`.
         """
         import torch
 
         if self.predicting:
             return {}
-        for name, number in self.run.metrics.items():
+        for name, number in self._name_latest_metrics().items():
             value = torch.as_tensor(number)
             self.metrics[name] = value
             self.metrics[f"val_{name}"] = value
         return self.metrics
 
+    def _name_latest_metrics(self) -> dict[str, float]:
+        """Return the metrics of the latest evaluation, by their names among those of all sets.
+
+        Within an evaluation of several sets the run has those of the latest set, without its name.
+        """
+        run = self.run
+        is_within_set = self.point.endswith(SET_POINTS) and "train" not in self.point
+        if not is_within_set or not name_set(run.split):
+            return dict(run.metrics)
+        if self.point.startswith("after_") and self.point.endswith("_epoch"):
+            return name_metrics_of_set(run.metrics, run.split)
+        return {}
+
     @cached_property
     def _validation_interval(self) -> Any:
-        """The parsed `run.val_every`."""
+        """The interval of the validations."""
         # The import is here because it loads pydantic, which `hookflow --help` does not need.
         from hookflow.pipeline.load import load
 
         loaded = load(RunDir(self.run.dir).pipeline, recorded=True)
-        return loaded.pipeline.run.validates
+        return find_common_interval(loaded.pipeline)
 
     @property
     def check_val_every_n_epoch(self) -> int | None:

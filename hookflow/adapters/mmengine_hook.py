@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from hookflow.adapters.mmengine_runner import MMEngineCheckpoint, RunnerView
 from hookflow.adapters.mmengine_tables import EPOCH_OF_LOOP
 from hookflow.adapters.values import select_changed, select_samples, select_scalars, select_state
+from hookflow.adapters.views import name_metrics_of_set, name_set
 from hookflow.hooks.adapter import AdaptedHook
 from hookflow.hooks.capabilities import HookCapabilities
 from hookflow.hooks.run import Run
@@ -56,7 +57,10 @@ class MMEngineHook(AdaptedHook):
             self._call("after_train_epoch", runner, {})
         has_gradients = torch.is_grad_enabled() or not point.endswith("_iter")
         with torch.set_grad_enabled(has_gradients):
-            self._call(point, runner, self._arguments(point, runner, offered))
+            arguments = self._arguments(point, runner, offered)
+            self._call(point, runner, arguments)
+        if "metrics" in offered and name_set(run.split):
+            _take_metrics(arguments["metrics"], offered["metrics"], run.split)
         if point == "before_train" and runner.by_iterations:
             self._call("before_train_epoch", runner, {})
 
@@ -84,6 +88,8 @@ class MMEngineHook(AdaptedHook):
             arguments["batch_idx"] = runner.run.iter
             if point == "after_train_iter":
                 arguments["batch_idx"] -= 1
+        if "metrics" in arguments and name_set(runner.run.split):
+            arguments["metrics"] = name_metrics_of_set(arguments["metrics"], runner.run.split)
         if "checkpoint" in arguments:
             arguments["checkpoint"] = MMEngineCheckpoint(arguments["checkpoint"])
             runner.resumes = "position" in arguments["checkpoint"].state
@@ -130,6 +136,18 @@ class MMEngineHook(AdaptedHook):
             self._loaded = state
         else:
             self._runner().resume(state["hub"])
+
+
+def _take_metrics(given: Mapping[str, Any], metrics: dict[str, Any], source: str) -> None:
+    """Set the metrics of a set to what a hook has made of those that it was given."""
+    prefix = f"{name_set(source)}/"
+    named = {name.removeprefix(prefix): value for name, value in given.items()}
+    for name in [*metrics]:
+        if name not in named:
+            del metrics[name]
+    for name, value in named.items():
+        if metrics.get(name) is not value:
+            metrics[name] = value
 
 
 def to_config(value: Any) -> Any:

@@ -18,7 +18,7 @@ from weakref import proxy, ref
 import tomli
 
 from hookflow.adapters.values import pack_value, unpack_value
-from hookflow.adapters.views import CheckpointView, DataLoaderView, RunView
+from hookflow.adapters.views import CheckpointView, DataLoaderView, RunView, find_sets
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import Level
 from hookflow.events.rundir import RunDir
@@ -299,9 +299,16 @@ class RunnerView(RunView):
         return self.resumes
 
     def dataloader(self, split: str) -> DataLoaderView:
-        if split not in self._loaders:
-            self._loaders[split] = DataLoaderView(proxy(self), split)
-        return self._loaders[split]
+        """Return the data of a split; of several sets those that are evaluated, or the first."""
+        sets = find_sets(self.run, split)
+        source = split
+        if self.run.split in sets:
+            source = self.run.split
+        elif sets:
+            source = sets[0]
+        if source not in self._loaders:
+            self._loaders[source] = DataLoaderView(proxy(self), source)
+        return self._loaders[source]
 
     @property
     def train_dataloader(self) -> DataLoaderView:

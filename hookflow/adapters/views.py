@@ -1,11 +1,17 @@
 """Views of a run as hooks of other frameworks know it: the parts that several adapters share."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.run import Run
+
+if TYPE_CHECKING:
+    from hookflow.pipeline.schema import Pipeline
+    from hookflow.pipeline.values import Interval
 
 
 class RunView:
@@ -41,6 +47,31 @@ class RunView:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"hookflow's view of {self.shown} has no {name}")
+
+
+def find_sets(run: Run, split: str) -> list[str]:
+    """Return the sources of a split in `run.data`: "val", or "val.clean" and "val.ood"."""
+    return [name for name in run.data if name == split or name.startswith(f"{split}.")]
+
+
+def name_set(source: str) -> str:
+    """Return the name of a set by that of its source: "ood" of "val.ood", and "" of "val"."""
+    return source.partition(".")[2]
+
+
+def name_metrics_of_set(metrics: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the metrics of one set as those of all sets are named: "ood/loss" of "loss"."""
+    own_set = name_set(source)
+    return {f"{own_set}/{name}": value for name, value in metrics.items()}
+
+
+def find_common_interval(pipeline: Pipeline) -> Interval:
+    """Return `run.val_every`, or the interval of the first set where each set has its own."""
+    intervals = [pipeline.val_intervals[name] for name in pipeline.validated_sets]
+    common = pipeline.run.validates
+    if not intervals or common in intervals:
+        return common
+    return intervals[0]
 
 
 SHARED_VIEWS: WeakValueDictionary[tuple[type, int], Any] = WeakValueDictionary()

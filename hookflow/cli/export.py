@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from hookflow.writers import TensorBoardWriter
 
 
+TRACED_ITERATIONS = 10
+"""The iterations of a rerun that a hint suggests to trace."""
+
 SCALAR_COLUMNS = ("iteration", "epoch", "time", "name", "value")
 
 
@@ -56,11 +59,16 @@ def _format_perfetto(run: RunDir) -> str:
     Raises UserError where there are none, or one is damaged.
     """
     from hookflow.events.reading import read_object, read_regular
-    from hookflow.events.rundir import run_argument, short
+    from hookflow.events.rundir import short
+    from hookflow.service.iteration_times import name_tracing_command
 
     paths = sorted(run.traces.glob("*.json"))
     if not paths:
-        hint = f"trace some iterations while it trains: hookflow ctl {run_argument(run)} trace"
+        command = name_tracing_command(run, 1, TRACED_ITERATIONS)
+        if command.startswith("hookflow ctl"):
+            hint = f"trace some iterations while it trains: {command}"
+        else:
+            hint = f"trace some iterations in a rerun, and export that: {command}"
         raise UserError(Problem(f"the run {run.id} has no traces", Where("RUN"), hint))
     events: list[dict[str, Any]] = []
     try:

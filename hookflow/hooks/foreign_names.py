@@ -86,6 +86,37 @@ def _find_foreign_members(hook: type, points: Points, helpers: Collection[str]) 
     )
 
 
+def find_foreign_methods(hook: type, points: Points) -> Issue | None:
+    """Return that a class with no method named like a point is a hook of another framework.
+
+    Names such as "batch_end" are ordinary words: a method counts if it takes one of the framework's
+    arguments as well. None if the class has no such method.
+    """
+    best_names: FrameworkNames | None = None
+    best_translation: dict[str, str] = {}
+    for adapter in load_all_adapters():
+        names = adapter.names
+        methods = {
+            name: member
+            for name, member in inspect.getmembers_static(hook)
+            if name in names.members and _takes_any(member, names.arguments)
+        }
+        translated = _translate_members(methods, names, points)
+        if len(translated) > len(best_translation):
+            best_names = names
+            best_translation = translated
+    if best_names is None:
+        return None
+    message = _describe(hook.__name__, best_names, best_translation)
+    return message, format_translation(best_translation)
+
+
+def _takes_any(member: object, arguments: Collection[str]) -> bool:
+    if not isinstance(member, FunctionType):
+        return False
+    return any(parameter.name in arguments for parameter in parameters_of(member)[1:])
+
+
 def _is_unknown(name: str, member: object, points: Points) -> bool:
     """Say whether a member of a class may be a name of another framework."""
     if not isinstance(member, FunctionType):

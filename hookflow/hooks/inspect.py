@@ -31,6 +31,7 @@ from hookflow.hooks.capabilities import (
 from hookflow.hooks.foreign_names import (
     find_foreign_arguments,
     find_foreign_class,
+    find_foreign_methods,
     format_translation,
     translate_argument,
     translate_point,
@@ -113,9 +114,8 @@ def find_methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]
         issues += _not_offered(called, takes, places[0][0], offers)
         result += (Method(point, name, half, takes) for point, half in places)
     if not result and not issues and not is_callable_class(hook) and hook is not NotImported:
-        issues.append(
-            (f"{hook.__name__} has no method named like a point, so it would never fire", "")
-        )
+        never_fires = f"{hook.__name__} has no method named like a point, so it would never fire"
+        issues.append(find_foreign_methods(hook, points) or (never_fires, ""))
     return result, issues
 
 

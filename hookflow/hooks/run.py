@@ -371,8 +371,10 @@ class Run(Protocol):
     def trace(self, first: int, iters: int) -> None:
         """Record `iters` iterations as a timeline, as the command `trace` does.
 
-        It begins at once. `first` is the number of the first: of the iteration under way, of which
-        the rest is recorded and counts among the `iters`, or of the next where none is under way.
+        `first` is the number of the first: of the iteration under way, of which the rest is
+        recorded and counts among the `iters`, or of a later one. At `after_train_iter` the one
+        under way is `run.iter`, and elsewhere `run.iter + 1`. Raises UserError for one that is
+        over.
         """
 
     def scalar(self, name: str) -> float:

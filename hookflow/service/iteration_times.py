@@ -80,12 +80,26 @@ class IterationTimes:
 
 @dataclass(slots=True)
 class AttemptTotals:
-    """The sums of an attempt's frames: iterations and their ns, and ns of phases and bindings."""
+    """The sums of an attempt's frames.
+
+    They are iterations and their ns, ns of phases and bindings, and calls of bindings. `latest` has
+    the ns of the latest call of each.
+    """
 
     iterations: int = 0
     total: int = 0
     phases: Counter[str] = field(default_factory=Counter)
     hooks: Counter[int] = field(default_factory=Counter)
+    calls: Counter[int] = field(default_factory=Counter)
+    latest: dict[int, int] = field(default_factory=dict)
+
+    def has_call_in_part(self, binding: int) -> bool:
+        """Say whether the latest call of a binding was in an iteration that did not end.
+
+        One that is called once in each iteration has one call more then. Of two iterations on, a
+        binding that is called several times in each has more than that.
+        """
+        return self.iterations > 1 and self.calls[binding] == self.iterations + 1
 
     @classmethod
     def of_last(cls, records: Iterable[Record]) -> "AttemptTotals":
@@ -101,6 +115,8 @@ class AttemptTotals:
                 totals.phases.update(record["phases"])
                 for binding, firings in record["hooks"].items():
                     totals.hooks[int(binding)] += firings[1]
+                    totals.calls[int(binding)] += firings[0]
+                    totals.latest[int(binding)] = firings[3]
         return totals
 
 
@@ -124,6 +140,7 @@ def mean_times(totals: AttemptTotals, plan: Plan) -> IterationTimes:
     spans: list[TimeSpan] = []
     begin = 0.0
     known = 0
+    has_call_in_part = False
     for row in _list_iteration_rows(plan):
         duration = _duration_of(row, totals, plan)
         if not duration:
@@ -131,6 +148,7 @@ def mean_times(totals: AttemptTotals, plan: Plan) -> IterationTimes:
         span = TimeSpan(row.name)
         if row.binding is not None:
             span = TimeSpan(row.binding.hook, row.binding.point)
+            has_call_in_part |= totals.has_call_in_part(row.binding.id)
         known += duration
         mean = duration / totals.iterations
         span.parts.append((begin, mean))
@@ -144,7 +162,11 @@ def mean_times(totals: AttemptTotals, plan: Plan) -> IterationTimes:
         begin += mean
     background = dict.fromkeys(binding.hook for binding in plan.bindings if binding.beside)
     return IterationTimes(
-        begin, spans, totals.iterations, background=tuple(background), has_part=rest < 0
+        begin,
+        spans,
+        totals.iterations,
+        background=tuple(background),
+        has_part=rest < 0 or has_call_in_part,
     )
 
 
@@ -155,13 +177,17 @@ def _list_iteration_rows(plan: Plan) -> list[Row]:
 def _duration_of(row: Row, totals: AttemptTotals, plan: Plan) -> int:
     """Return the ns of the training thread that a row has taken in all iterations.
 
-    It is 0 where an unknown part of them is in iterations. Those of a hook in background are its
+    It is 0 where an unknown part of them is in iterations. A call in an iteration that did not end
+    is left out where it is known. Those of a hook in background are its
     copies, and the waits for room in its queue.
     """
     if row.binding is not None:
         if not _is_training_only(row.binding, plan):
             return 0
-        return totals.hooks[row.binding.id]
+        id_ = row.binding.id
+        if totals.has_call_in_part(id_):
+            return totals.hooks[id_] - totals.latest[id_]
+        return totals.hooks[id_]
     if row.kind == "phase":
         return totals.phases[row.name]
     return 0
@@ -218,11 +244,19 @@ def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes 
             known.add(traced.it)
     if known:
         hint = f"traced are {first_few(list(map(str, sorted(known))))}"
-    elif run.life() in ("gone", "missing") and not _has_own_loop(run):
-        hint = f"hookflow rerun {run_argument(run)} --at {number} --for 1 --trace"
     else:
-        hint = f"hookflow ctl {run_argument(run)} trace"
+        hint = name_tracing_command(run, number, 1)
     raise UserError(Problem(f"the run {run.id} has no trace of iteration {number}", hint=hint))
+
+
+def name_tracing_command(run: RunDir, number: int, iterations: int) -> str:
+    """Return the command that traces iterations of a run.
+
+    A run that is over takes no command: a rerun does so many iterations again, from `number` on.
+    """
+    if run.life() in ("gone", "missing") and not _has_own_loop(run):
+        return f"hookflow rerun {run_argument(run)} --at {number} --for {iterations} --trace"
+    return f"hookflow ctl {run_argument(run)} trace"
 
 
 def _has_own_loop(run: RunDir) -> bool:

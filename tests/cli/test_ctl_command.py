@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from hookflow.cli.app import app
 from hookflow.events import commands
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, run_argument
 from hookflow.runner.process.launch import start
 from tests.cli.conftest import refused
 from tests.conftest import NewRun, records, wait_for
@@ -125,7 +125,10 @@ def test_a_run_that_is_over_takes_no_command(new_run: NewRun) -> None:
     run_dir = new_run("run.max_epochs=1")
     assert Training(run_dir, locked=True).wait() == 0
     assert f"the run {run_dir.id} is not running" in refused("ctl", "toy", "pause")
-    assert "has no traces" in refused("export", "toy", "--format", "perfetto")
+    refusal = refused("export", "toy", "--format", "perfetto")
+    assert "has no traces" in refusal
+    assert "hookflow ctl" not in refusal, "a run that is over takes no command"
+    assert f"hookflow rerun {run_argument(run_dir)} --at 1 --for 10 --trace" in refusal
     run_dir.traces.mkdir()
     (run_dir.traces / "it00000001.json").write_text("{}")
     assert "are not all traces" in refused("export", "toy", "--format", "perfetto")

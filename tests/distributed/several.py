@@ -17,22 +17,32 @@ class Ranks:
     ended.
 
     As with torch's launcher, the rendezvous store belongs to none of them. `options` are those of
-    `hookflow.runner.attempt.main.train`.
+    `hookflow.runner.attempt.main.train`. With `num_local` they are as on several machines, each of
+    which has so many.
     """
 
-    def __init__(self, run_dir: RunDir, world: int, **options: bool) -> None:
+    def __init__(
+        self, run_dir: RunDir, world: int, num_local: int | None = None, **options: bool
+    ) -> None:
+        num_local = num_local or world
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         meeting = {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(num_local),
         }
         self.trainings = [
             Training(
                 run_dir,
                 output=f"output.rank{rank}.log",
-                environment={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                environment={
+                    **meeting,
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank % num_local),
+                    "GROUP_RANK": str(rank // num_local),
+                },
                 **options,
             )
             for rank in range(world)
@@ -51,9 +61,11 @@ class Ranks:
         return [training.wait() for training in self.trainings]
 
 
-def carry_out(run_dir: RunDir, world: int, **options: bool) -> list[int]:
+def carry_out(
+    run_dir: RunDir, world: int, num_local: int | None = None, **options: bool
+) -> list[int]:
     """Execute a run on so many ranks; return their exit codes."""
-    with Ranks(run_dir, world, **options) as ranks:
+    with Ranks(run_dir, world, num_local, **options) as ranks:
         return ranks.wait()
 
 

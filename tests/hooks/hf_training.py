@@ -282,6 +282,14 @@ class KeepsLosses(TrainerCallback):
         self.total += logs.get("loss", 0.0)
 
 
+class TellsRank(TrainerCallback):
+    """Print the number of the process on its machine, and whether it logs and saves there."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        facts = (args.local_process_index, state.is_local_process_zero, state.is_world_process_zero)
+        print(f"ranks: {facts} {(args.process_index, args.should_log, args.should_save)}")
+
+
 class FailsOnce(TrainerCallback):
     """Raise in the second step."""
 

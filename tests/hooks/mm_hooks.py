@@ -94,6 +94,22 @@ class Asks(Hook):  # type: ignore[misc]
         runner.logger.warning(f"{self.attribute}: {eval(self.attribute, {'runner': runner})}")  # noqa: S307
 
 
+class SetRecorder(Hook):  # type: ignore[misc]
+    """Record the data and the metrics of each set of a validation."""
+
+    def before_val(self, runner: Any) -> None:
+        SEEN.append(("before_val", len(runner.val_dataloader)))
+
+    def before_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
+        loop = runner.val_loop
+        SEEN.append((batch_idx, len(runner.val_dataloader), loop.total_length))
+
+    def after_val_epoch(self, runner: Any, metrics: dict[str, float] | None = None) -> None:
+        assert metrics is not None
+        SEEN.append(("after_val_epoch", sorted(metrics)))
+        metrics[f"{len(SEEN)}"] = 1.0
+
+
 class Early(Hook):  # type: ignore[misc]
     """A hook of a high priority, which stops the training."""
 

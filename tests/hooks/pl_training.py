@@ -44,6 +44,19 @@ def loader(examples: int) -> DataLoader[Any]:
     return DataLoader(data, batch_size=4)  # type: ignore[arg-type]
 
 
+TWO_SETS = (
+    'data.val={near={use="tests.hooks.pl_training:loader", args={examples=10}},'
+    ' far={use="tests.hooks.pl_training:loader", args={examples=7}}}'
+)
+"""Two named sets of validation data, in place of `data.val`."""
+
+
+def shares(examples: int, rank: int, world: int) -> DataLoader[Any]:
+    """Return the share of a rank of the batches that `loader` returns."""
+    data = loader(examples).dataset
+    return DataLoader([*data][rank::world], batch_size=4 // world)  # type: ignore[misc]
+
+
 def norms() -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Sequential(
@@ -109,6 +122,15 @@ class Turns:
         return {"loss": functional.cross_entropy(run.models["a"](batch[0]), batch[1])}
 
 
+class ModuleOfSets(Module):
+    """The same with two sets of validation data."""
+
+    def validation_step(
+        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> dict[str, Any]:
+        return super().validation_step(batch, batch_idx)
+
+
 class ManualModule(Module):
     """The same for Lightning."""
 
@@ -140,6 +162,7 @@ def train_theirs(
     examples: int = 12,
     predict: bool = False,
     module: LightningModule | None = None,
+    validation: Any = None,
 ) -> Any:
     """Train, test and maybe predict by Lightning's Trainer; return the weights."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -156,7 +179,7 @@ def train_theirs(
         **kept,
     )
     module = module or Module(make)
-    trainer.fit(module, loader(examples), loader(10))
+    trainer.fit(module, loader(examples), validation or loader(10))
     trainer.test(module, loader(8), verbose=False)
     if predict:
         trainer.predict(module, loader(8))
@@ -211,6 +234,47 @@ for _name in vars(Callback):
         each in _name for each in ("sanity", "zero_grad", "checkpoint")
     ):
         setattr(Recorder, _name, _method(_name))
+
+
+class SetRecorder(Callback):
+    """Record which batch of which set each call is for, and the validation data of the trainer."""
+
+
+def _record_set(name: str) -> Any:
+    def method(self: Any, trainer: Any, module: Any, *offered: Any) -> None:
+        numbers = [each for each in offered if isinstance(each, int)]
+        loaders = trainer.val_dataloaders
+        lengths = {own_set: len(loader) for own_set, loader in loaders.items()}
+        SEEN.append((name, numbers, lengths, trainer.num_val_batches, trainer.enable_validation))
+
+    return method
+
+
+for _name in ("validation_start", "validation_end", "train_epoch_end"):
+    setattr(SetRecorder, f"on_{_name}", _record_set(_name))
+for _name in ("validation_batch_start", "validation_batch_end"):
+    setattr(SetRecorder, f"on_{_name}", _record_set(_name))
+
+
+class MetricRecorder(Callback):
+    """Record the names of the metrics at the ends of a validation and of its sets."""
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        SEEN.append(("set", sorted(trainer.callback_metrics)))
+
+    def on_validation_batch_start(self, trainer: Any, *_: Any) -> None:
+        trainer.callback_metrics  # noqa: B018  # that of a set is no metric of the run
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        SEEN.append(("all", sorted(trainer.callback_metrics)))
+
+
+class TellsRank(Callback):
+    """Print the number of the process on its machine."""
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        of_trainer = (trainer.global_rank, trainer.local_rank, trainer.node_rank)
+        print(f"ranks: {of_trainer} {(trainer.num_nodes, trainer.num_devices)}")
 
 
 class Draws(Callback):

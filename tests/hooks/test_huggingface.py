@@ -91,6 +91,39 @@ def test_a_callback_sees_the_same_events_and_figures_by_steps(
     assert expected == hf.SEEN
 
 
+def test_logs_of_several_epochs_come_when_their_trainer_logs(
+    hf: Any, here: Any, theirs: Any
+) -> None:
+    """Two epochs are six steps; the epochs are five, so that the last one logs nothing."""
+    _, expected = theirs(hf.Recorder(), logging_steps=6, eval_strategy="epoch", num_train_epochs=5)
+    here(RECORDER, 'hooks.log={use="log", every="2ep"}', epochs=5)
+    assert expected == hf.SEEN
+
+
+@pytest.mark.parametrize(
+    ("hook", "expected"),
+    [
+        ('log={use="log", every="2ep"}', "steps 6 no 500"),
+        ('log={use="log", points=["after_train_epoch"]}', "epoch 500 no 500"),
+        ('log={use="log", points=["after_train_epoch"], every=2}', "steps 6 no 500"),
+        ('log={use="log", points=["after_train_epoch"], every="50%"}', "steps 9 no 500"),
+        ('saves={use="checkpoint", points=["after_train_iter"], every="2ep"}', "steps 500 steps 6"),
+        ('saves={use="checkpoint", points=["after_train_epoch"]}', "steps 500 epoch 500"),
+        ('saves={use="checkpoint", points=["after_train_epoch"], every=2}', "steps 500 steps 6"),
+    ],
+)
+def test_the_intervals_of_hooks_are_arguments_in_steps(here: Any, hook: str, expected: str) -> None:
+    """An epoch is three steps, and the run has six of them."""
+    names = ("logging_strategy.value", "logging_steps", "save_strategy.value", "save_steps")
+    asked = ", ".join(f"args.{name}" for name in names)
+    expression = f"'%s %d %s %d' % ({asked})"
+    asks = (
+        f"""hooks.asks={{use='tests.hooks.hf_training:Asks', args={{expression="{expression}"}}}}"""
+    )
+    run_dir = here(asks, f"hooks.{hook}", epochs=6, code=1)
+    assert f": {expected}" in reason(run_dir)
+
+
 @pytest.mark.parametrize("epochs", [2, 10])
 def test_an_end_within_an_epoch_is_seen_alike(
     hf: Any, here: Any, theirs: Any, monkeypatch: pytest.MonkeyPatch, epochs: int
@@ -261,6 +294,67 @@ def test_sets_of_a_validation_are_named_as_in_their_trainer(
     assert asked == [True] * 10
     lengths = [event[7][1] for event in hf.SEEN if event[0] == "on_prediction_step"]
     assert lengths == [3, 3, 3, 2, 2] * 2
+
+
+def list_evaluations(seen: list[Any]) -> tuple[list[int], list[int]]:
+    """Return the steps after which the flag asks for an evaluation, and those of evaluations."""
+    asked, measured = [], []
+    for event, figures, flags, *_ in seen:
+        is_after_step = event in ("on_step_end", "on_epoch_end")
+        if is_after_step and flags["should_evaluate"]:
+            asked.append(figures["global_step"])
+        if event == "on_evaluate":
+            measured.append(figures["global_step"])
+        assert event != "on_prediction_step" or flags["should_evaluate"]
+    return asked, measured
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "expected"),
+    [
+        ("2ep", "3ep", [6, 9, 12]),
+        ("5it", "2ep", [5, 6, 10, 12]),
+        ("4it", "5it", [4, 5, 8, 10, 12, 12]),
+        ("1h", "2h", [12]),
+    ],
+)
+def test_a_set_with_its_own_interval_is_asked_for(
+    hf: Any, here: Any, near: str, far: str, expected: list[int]
+) -> None:
+    """Four epochs are twelve steps. The end of the run validates on all sets: on one that is due
+    after the twelfth iteration anyway before the epoch is closed, and then on the other.
+    """
+    every = [f"data.val.near.val_every='{near}'", f"data.val.far.val_every='{far}'"]
+    here(RECORDER, TWO_SETS, *every, validates=False, epochs=4)
+    assert list_evaluations(hf.SEEN) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "expected"),
+    [("5it", "5it", "steps 5"), ("2ep", "1ep", "epoch None"), ("2ep", "5it", "steps 6")],
+)
+def test_the_arguments_have_the_interval_of_the_sets(
+    here: Any, near: str, far: str, expected: str
+) -> None:
+    """It is `run.val_every` where a set has that, and otherwise that of the first set."""
+    asked = "'%s %s' % (args.eval_strategy.value, args.eval_steps and int(args.eval_steps))"
+    asks = f"""hooks.asks={{use='tests.hooks.hf_training:Asks', args={{expression="{asked}"}}}}"""
+    every = [f"data.val.near.val_every='{near}'", f"data.val.far.val_every='{far}'"]
+    run_dir = here(asks, TWO_SETS, *every, validates=False, epochs=4, code=1)
+    assert f": {expected}" in reason(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"), [("2ep", "steps 6"), ("0.5ep", "steps 1"), ("1ep", "epoch None")]
+)
+def test_the_arguments_have_an_interval_of_epochs_in_steps(
+    here: Any, every: str, expected: str
+) -> None:
+    """Half of an epoch of three steps is one: `TrainingArguments` wants whole ones."""
+    asked = "'%s %s' % (args.eval_strategy.value, args.eval_steps and int(args.eval_steps))"
+    asks = f"""hooks.asks={{use='tests.hooks.hf_training:Asks', args={{expression="{asked}"}}}}"""
+    run_dir = here(asks, f"run.val_every='{every}'", code=1)
+    assert f": {expected}" in reason(run_dir)
 
 
 @pytest.mark.parametrize("monitor", ["near/loss", "near/loss + far/loss"])

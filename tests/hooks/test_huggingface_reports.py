@@ -12,7 +12,7 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import records, strikes
-from tests.distributed.several import carry_out
+from tests.distributed.several import carry_out, printed
 from tests.runner.same import final_state
 
 pytest.importorskip("transformers", reason="needs transformers")
@@ -150,6 +150,20 @@ def test_the_operations_are_those_of_all_ranks(hf: Any, tmp_path: Path, new_run:
     run_dir = new_run(SIZED, KEEPS, SAVES, log, *uses, pipeline=file)
     assert carry_out(run_dir, 2) == [0, 0], records(run_dir, "end")
     assert kept_state(run_dir, "keeps")["total_flos"] == OPERATIONS
+
+
+def test_the_first_process_of_each_machine_is_its_local_one(
+    hf: Any, tmp_path: Path, new_run: Any
+) -> None:
+    """Two machines with a process each: both log, as in their Trainer, and the first one saves."""
+    file = tmp_path / "hf.toml"
+    file.write_text(hf.PIPELINE.replace("EPOCHS", "1"))
+    uses = [f'data.{split}.use="tests.hooks.hf_training:shares"' for split in ("train", "val")]
+    tells = 'hooks.tells={use="tests.hooks.hf_training:TellsRank"}'
+    run_dir = new_run(tells, *uses, pipeline=file)
+    assert carry_out(run_dir, 2, num_local=1) == [0, 0], records(run_dir, "end")
+    assert "ranks: (0, True, True) (0, True, True)" in printed(run_dir, 0)
+    assert "ranks: (0, True, False) (1, True, False)" in printed(run_dir, 1)
 
 
 def test_the_best_step_is_that_of_the_best_metric_and_its_checkpoint_is_kept(

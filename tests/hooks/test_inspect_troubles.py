@@ -475,6 +475,34 @@ def test_a_class_of_another_framework_is_translated(
     assert ours in problem.hint
 
 
+COMPOSER_SHAPED = """
+class It:
+    def batch_end(self, state, logger): pass
+    def eval_end(self, state, logger): pass
+    def close(self): pass
+"""
+
+
+def test_a_class_in_the_shape_of_another_framework_is_translated(tmp_path: Path) -> None:
+    """Composer's methods are called by words without `on_`, `before_` or `after_`."""
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(pipeline_with(tmp_path, COMPOSER_SHAPED, ""))
+    (problem,) = refused.value.problems
+    assert "has names of Composer" in problem.message
+    for pair in ("batch_end → after_train_iter", "eval_end → after_val", "state → run"):
+        assert pair in problem.hint
+
+
+@pytest.mark.parametrize(
+    "method", ["def close(self)", "def batch_end(self, batch)", "def go(state)"]
+)
+def test_a_class_with_such_words_alone_is_none_of_a_framework(tmp_path: Path, method: str) -> None:
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(pipeline_with(tmp_path, f"class It:\n    {method}: pass\n", ""))
+    (problem,) = refused.value.problems
+    assert "no method named like a point" in problem.message
+
+
 @pytest.mark.parametrize(
     ("stated", "ours"),
     [

@@ -18,6 +18,7 @@ from hookflow.runner.loop.trainer import Trainer
 from hookflow.service.pipelines import valid_plan
 from hookflow.trials.temporary_run import observe, with_checkpoint
 from tests.conftest import Trained, messages, reason, records
+from tests.distributed.several import carry_out, printed
 from tests.runner.same import final_state, logged
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -36,9 +37,12 @@ def pl() -> Any:
 def here(pl: Any, tmp_path: Path, trained: Trained) -> Any:
     """Train the pipeline of `pl_training` with hooks; return the run."""
 
-    def train(*hooks: str, epochs: int = 2, code: int = 0) -> RunDir:
+    def train(*hooks: str, epochs: int = 2, code: int = 0, sets: bool = False) -> RunDir:
         file = tmp_path / "pl.toml"
-        file.write_text(pl.PIPELINE.replace("EPOCHS", str(epochs)))
+        text = pl.PIPELINE.replace("EPOCHS", str(epochs))
+        if sets:  # named sets come in place of the one set
+            text = "\n".join(line for line in text.splitlines() if "data.val" not in line)
+        file.write_text(text)
         return trained(*hooks, pipeline=file, code=code)
 
     return train
@@ -97,6 +101,52 @@ def test_each_optimizer_that_steps_is_handed_over_as_in_lightning(
     assert [(*call[:2], *call[3:]) for call in calls] == [
         (*call[:2], *call[3:]) for call in pl.SEEN
     ]
+
+
+def test_sets_of_a_validation_are_seen_as_several_dataloaders(
+    pl: Any, here: Any, theirs: Any
+) -> None:
+    """Their batches are counted by set, and the end of an epoch comes after all of them."""
+    validation = {"near": pl.loader(10), "far": pl.loader(7)}
+    module = pl.ModuleOfSets()
+    _, expected = theirs(2, pl.SetRecorder(), module=module, validation=validation)
+    here('hooks.recorder={use="tests.hooks.pl_training:SetRecorder"}', pl.TWO_SETS, sets=True)
+    assert expected == pl.SEEN
+    assert pl.SEEN[1] == ("validation_batch_start", [0, 0], {"near": 3, "far": 2}, [3, 2], True)
+
+
+def test_metrics_of_a_set_have_its_name(pl: Any, here: Any) -> None:
+    recorder = 'hooks.recorder={use="tests.hooks.pl_training:MetricRecorder"}'
+    here(recorder, pl.TWO_SETS, sets=True, epochs=1)
+    of_near = ["near/loss", "val_near/loss"]
+    of_both = ["far/loss", "near/loss", "val_far/loss", "val_near/loss"]
+    assert [("set", of_near), ("set", of_both), ("all", of_both)] == pl.SEEN
+
+
+def test_early_stopping_follows_the_metric_of_a_set(pl: Any, here: Any) -> None:
+    """No epoch improves by 1.0: the second counts one, which is the patience."""
+    args = "args={monitor='near/loss', patience=1, min_delta=1.0}"
+    stops = f"hooks.stops={{use='lightning:EarlyStopping', {args}}}"
+    run_dir = here(stops, pl.TWO_SETS, sets=True, epochs=9)
+    assert records(run_dir, "end")[-1]["ep"] == 2
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "expected"),
+    [
+        ("2ep", "2ep", "(2, 1.0)"),
+        ("5it", "5it", "(None, 5.0)"),
+        ("1ep", "2ep", "(1, 1.0)"),
+    ],
+)
+def test_the_interval_of_validations_is_that_of_their_sets(
+    pl: Any, here: Any, near: str, far: str, expected: str
+) -> None:
+    asked = "trainer.check_val_every_n_epoch, trainer.val_check_interval"
+    asks = f'hooks.asks={{use="tests.hooks.pl_training:Asks", args={{attribute="{asked}"}}}}'
+    every = [f"data.val.near.val_every='{near}'", f"data.val.far.val_every='{far}'"]
+    run_dir = here(asks, pl.TWO_SETS, *every, sets=True)
+    assert f"{asked}: {expected}" in messages(run_dir)
 
 
 def test_early_stopping_stops_where_lightning_s_trainer_stops(
@@ -293,6 +343,22 @@ def test_they_save_when_something_raises(here: Any, tmp_path: Path) -> None:
     assert "Training spike detected in batch" in reason(run_dir) and (tmp_path / "s.json").exists()
 
 
+def test_ranks_are_counted_by_machine(pl: Any, tmp_path: Path, new_run: Any) -> None:
+    """As Lightning's environment for torchrun reads them: two machines with two processes each."""
+    file = tmp_path / "pl.toml"
+    file.write_text(pl.PIPELINE.replace("EPOCHS", "1"))
+    splits = ("train", "val", "test")
+    uses = [f'data.{split}.use="tests.hooks.pl_training:shares"' for split in splits]
+    tells = 'hooks.tells={use="tests.hooks.pl_training:TellsRank"}'
+    sizes = ["data.val.args.examples=12"]
+    run_dir = new_run(tells, *uses, *sizes, pipeline=file)
+    assert carry_out(run_dir, 4, num_local=2) == [0, 0, 0, 0], records(run_dir, "end")
+    assert "ranks: (0, 0, 0) (2, 2)" in printed(run_dir, 0)
+    assert "ranks: (1, 1, 0) (2, 2)" in printed(run_dir, 1)
+    assert "ranks: (2, 0, 1) (2, 2)" in printed(run_dir, 2)
+    assert "ranks: (3, 1, 1) (2, 2)" in printed(run_dir, 3)
+
+
 def test_functions_are_callbacks_and_a_timer_and_the_middle_of_an_epoch_stop(here: Any) -> None:
     calls = (
         'hooks.calls={use="lightning:LambdaCallback",'
@@ -309,6 +375,7 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     public = {
         "trainer.max_epochs, trainer.num_training_batches, trainer.num_val_batches": "(2, 3, [3])",
         "trainer.check_val_every_n_epoch, trainer.val_check_interval": "(1, 1.0)",
+        "trainer.estimated_stepping_batches, trainer.max_steps": "(6, 6)",
         "module.in_features, module.trainer is trainer": "(4, True)",
         "{type(each).__name__ for each in trainer.callbacks}": "{'Asks'}",
         "module(torch.zeros(1, 4)).shape": "torch.Size([1, 3])",
@@ -327,6 +394,9 @@ def test_the_trainer_has_what_is_public_and_names_what_it_has_not(here: Any) -> 
     assert "len(trainer.train_dataloader.dataset): 12" in messages(
         here(asks % (0, "len(trainer.train_dataloader.dataset)"), data)
     )
+    groups = 'hooks.groups={use="lightning:GradientAccumulationScheduler", args={scheduling={1=2}}}'
+    asked = here(groups, asks % (0, "trainer.estimated_stepping_batches"), code=2)
+    assert "estimated_stepping_batches" in reason(asked)
     asked = here(asks % (0, "trainer.checkpoint_callback"), code=1)
     assert "Lightning's Trainer has no checkpoint_callback" in reason(asked)
 

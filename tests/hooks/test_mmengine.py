@@ -237,6 +237,55 @@ def test_a_visualizer_draws_into_the_latest_run_when_an_earlier_one_is_gone(
     visualizer.add_scalar("dropped", 1.0)
 
 
+TWO_SETS = (
+    'data.val={near={use="tests.hooks.mm_training:loader", args={examples=10}},'
+    ' far={use="tests.hooks.mm_training:loader", args={examples=7}}}'
+)
+
+
+@pytest.fixture
+def on_two_sets(tmp_path: Path, trained: Trained) -> Any:
+    """Train the pipeline of `mm_training` with two named sets of validation data."""
+    from tests.hooks import mm_hooks, mm_training
+
+    mm_hooks.SEEN.clear()
+
+    def train(*hooks: str, epochs: int = 1) -> Any:
+        file = tmp_path / "mm.toml"
+        text = mm_training.PIPELINE.replace("LENGTH", f"run.max_epochs = {epochs}")
+        kept = [line for line in text.splitlines() if "data.val" not in line]
+        file.write_text("\n".join(kept))
+        return trained(TWO_SETS, *hooks, pipeline=file)
+
+    return train
+
+
+def test_sets_of_a_validation_are_shown_one_after_another(on_two_sets: Any) -> None:
+    """Ten examples are three batches, and seven are two. A metric has the name of its set, and
+    what a hook adds does, too.
+    """
+    from tests.hooks import mm_hooks
+
+    run_dir = on_two_sets(
+        'hooks.recorder.use="tests.hooks.mm_hooks:SetRecorder"',
+        'hooks.timer={use="mmengine:IterTimerHook"}',
+    )
+    near = [(0, 3, 3), (1, 3, 3), (2, 3, 3)]
+    far = [(0, 2, 2), (1, 2, 2)]
+    ends = [("after_val_epoch", [f"{name}/accuracy", f"{name}/loss"]) for name in ("near", "far")]
+    assert [("before_val", 3), *near, ends[0], *far, ends[1]] == mm_hooks.SEEN
+    validation = next(each["v"] for each in records(run_dir, "metrics"))
+    assert {"near/5", "far/8"} <= {*validation}  # type: ignore[misc]
+
+
+def test_early_stopping_follows_the_metric_of_a_set(on_two_sets: Any) -> None:
+    """No epoch improves by 1.0: the second counts one, which is the patience."""
+    args = 'args={monitor="near/loss", rule="less", patience=1, min_delta=1.0}'
+    stops = f'hooks.stops={{use="mmengine:EarlyStoppingHook", {args}}}'
+    run_dir = on_two_sets("hooks.recorder.enabled=false", stops, epochs=9)
+    assert records(run_dir, "end")[-1]["ep"] == 2
+
+
 def test_early_stopping_ends_the_run(trained: Trained) -> None:
     timer = 'hooks.timer={use="mmengine:IterTimerHook"}'
     stops = (

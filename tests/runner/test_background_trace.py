@@ -14,7 +14,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.iteration_trace import read_trace
 from hookflow.service.iteration_times import read_traced_times
 from tests.cli.conftest import invoke
-from tests.conftest import Trained
+from tests.conftest import Trained, reason
 from tests.support.overrides import commander
 
 CLOCKS = 0.005
@@ -59,6 +59,26 @@ def traces(run: Any) -> None:
     """Trace the iterations from FIRST on, as the hook of a rerun does."""
     if run.iter == FIRST - 1:
         run.trace(FIRST, LAST - FIRST + 1)
+
+
+class Traces:
+    """Asks at a point of an iteration for a trace of two iterations from `first` on."""
+
+    def __init__(self, it: int, first: int) -> None:
+        self.it, self.first = it, first
+
+    def before_train_iter(self, run: Any) -> None:
+        self._trace(run)
+
+    def after_train_iter(self, run: Any) -> None:
+        self._trace(run)
+
+    def after_train_epoch(self, run: Any) -> None:
+        self._trace(run)
+
+    def _trace(self, run: Any) -> None:
+        if run.iter == self.it:
+            run.trace(self.first, 2)
 
 
 def times_in(file: Path) -> Times:
@@ -182,3 +202,50 @@ def test_a_trace_that_a_hook_asks_for_has_the_lanes_too(trained: Trained, tmp_pa
     assert any(event["cat"] == "wait" for event in events)
     times = read_traced_times(run_dir)
     assert times is not None and any(span.chain for span in times.spans if "back" in span.name)
+
+
+@pytest.mark.parametrize(
+    ("point", "first"),
+    [
+        ("before_train_iter", 5),
+        ("before_train_iter", 6),
+        ("after_train_iter", 4),
+        ("after_train_iter", 5),
+        ("after_train_iter", 7),
+    ],
+)
+def test_a_trace_has_the_iterations_that_it_is_asked_for(
+    trained: Trained, tmp_path: Path, point: str, first: int
+) -> None:
+    """The hook asks when four iterations are done: `after_train_iter` belongs to the fourth. Each
+    event has the number of the iteration in which the hook itself has slept.
+    """
+    run_dir = trained(
+        'hooks.sleeps={use="tests.runner.test_background_trace:Sleeps", after=["traces"],'
+        f' args={{file="{tmp_path / "sleeps"}"}}}}',
+        'hooks.traces={use="tests.runner.test_background_trace:Traces",'
+        f' args={{it=4, first={first}}}, points=["{point}"]}}',
+    )
+    began, events = events_of(run_dir)
+    traced = [event["args"]["iteration"] for event in events if event["name"] == "iteration"]
+    assert traced == [first, first + 1]
+    noted = times_in(tmp_path / "sleeps")
+    sleeps = [event for event in events if event["name"] == "sleeps"]
+    assert [event["args"]["iteration"] for event in sleeps] == traced
+    for event in sleeps:
+        begins, _ = noted[event["args"]["iteration"]]
+        assert abs(began + event["ts"] / 1e6 - begins) < 0.03, "a call sleeps longer than that"
+
+
+@pytest.mark.parametrize(
+    ("point", "it", "first"), [("before_train_iter", 4, 4), ("after_train_iter", 4, 3)]
+)
+def test_an_iteration_that_is_over_is_not_traced(
+    trained: Trained, point: str, it: int, first: int
+) -> None:
+    run_dir = trained(
+        'hooks.traces={use="tests.runner.test_background_trace:Traces",'
+        f' args={{it={it}, first={first}}}, points=["{point}"]}}',
+        code=2,
+    )
+    assert f"iteration {first} is over" in reason(run_dir)

@@ -99,6 +99,27 @@ def test_a_part_of_an_iteration_that_did_not_end_is_said() -> None:
     assert times.total == 55
 
 
+def test_calls_in_an_iteration_that_did_not_end_are_in_no_mean() -> None:
+    """Six iterations have ended, and the hooks of the seventh took 60 and 12 ns before it raised.
+    A hook that fires twice in an iteration is not known to have fired in that one.
+    """
+    found = plan()
+    before, after = (
+        id_of(found, "timer", "before_train_iter"),
+        id_of(found, "timer", "after_train_iter"),
+    )
+    clip = id_of(found, "clip", "before_optimizer_step")
+    calls = {before: [7, 120, 60, 60, [0]], clip: [13, 60, 6, 6, [0]], after: [6, 30, 5, 5, [0]]}
+    whole = record("frame", iters=[6, 600, 0, 0, [0]], phases={"forward": 300}, hooks=calls)
+    times = mean_times(AttemptTotals.of_last([record("run"), whole]), found)
+    spans = {label: total for label, _, total in labels_of(times)}
+    assert spans["timer at before_train_iter"] == 10
+    assert spans["clip at before_optimizer_step"] == 10
+    assert spans["timer at after_train_iter"] == 5
+    assert times.total == pytest.approx(100)
+    assert times.has_part, "its phases are in the means"
+
+
 def test_the_means_of_a_run_add_up_to_its_iterations(trained: Trained) -> None:
     run_dir = trained("run.max_epochs=1")
     iterations, total = 0, 0

@@ -455,8 +455,19 @@ class Run(_ReportBase, RunProtocol):
 
     def trace(self, first: int, iters: int) -> None:
         began = perf_counter()
-        background = self._engine.offloaded
-        self._log.trace(TraceCapture(self._engine.plan, first, iters, began, self.rank, background))
+        engine = self._engine
+        current = engine.current
+        under_way = self.iter + 1
+        if current is not None and current.point == "after_train_iter":
+            under_way = self.iter  # it counts as done, and its time is not over
+        if first < under_way:
+            message = f"iteration {first} is over, and run.trace is to record it"
+            raise UserError(Problem(message, hint=f"the one under way is {under_way}"))
+        skipped = first - under_way
+        capture = TraceCapture(
+            engine.plan, first, iters, began, self.rank, engine.offloaded, skipped
+        )
+        self._log.trace(capture)
 
     # Methods for a task that steps its optimizers itself.
 

@@ -44,7 +44,7 @@ class TraceCapture:
     `began` is by `time.perf_counter`.
 
     `first` is the first iteration, counted from 1. `background` has the offloaded hooks of a run
-    with any.
+    with any. `skipped` iterations from `began` on, the one under way included, come before it.
     """
 
     def __init__(
@@ -55,9 +55,11 @@ class TraceCapture:
         began: float,
         rank: int,
         background: BackgroundSpans | None = None,
+        skipped: int = 0,
     ) -> None:
         self.first = first
         self.iters = iters
+        self._skipped = skipped
         self._plan = plan
         self._rank = rank
         self._began = began
@@ -109,11 +111,11 @@ class TraceCapture:
 
     @property
     def is_whole(self) -> bool:
-        if self.on_device and len(self._device) < self.iters:
+        awaited = self._skipped + self.iters
+        if self.on_device and len(self._device) < awaited:
             return False
-        return (
-            sum(int((marks[:, 1] == ITERATION_SLOT).sum()) for marks in self._marks) >= self.iters
-        )
+        ended = sum(int((marks[:, 1] == ITERATION_SLOT).sum()) for marks in self._marks)
+        return ended >= awaited
 
     def write(self, path: Path) -> int:
         """Write the trace, whole or not at all; return how many iterations it has."""
@@ -193,9 +195,15 @@ class TraceCapture:
         The time between iterations is yielded, too.
         """
         before = start = self._began
+        skipped = self._skipped
         left = self.iters
         if self._marks:
             for now, spent_on in np.concatenate(self._marks).tolist():
+                if skipped:
+                    if spent_on == ITERATION_SLOT:
+                        skipped -= 1
+                    before = start = now
+                    continue
                 if spent_on < HOOKS:
                     yield before, now, PHASES[int(spent_on)], "phase"
                 elif spent_on == ITERATION_SLOT:
