@@ -67,7 +67,10 @@ def draw_value(values: Sequence[Any] | SweepRange, generator: random.Random) -> 
     high = values.high
     if values.step is not None:
         num_steps = int((high - low) / values.step + 1e-9)
-        return low + values.step * generator.randint(0, num_steps)
+        stepped = low + values.step * generator.randint(0, num_steps)
+        if values.integers:
+            return stepped
+        return float(f"{stepped:.{STEP_DIGITS}g}")  # 0.3, where 3 * 0.1 is above it
     if values.integers and not values.log:
         return generator.randint(int(low), int(high))
     if values.log:
@@ -77,8 +80,26 @@ def draw_value(values: Sequence[Any] | SweepRange, generator: random.Random) -> 
     if values.integers:
         rounded: float = round(value)
     else:
-        rounded = float(f"{value:.4g}")
+        rounded = float(f"{value:.{_count_digits(values)}g}")
     return min(max(rounded, low), high)
+
+
+STEP_DIGITS = 12
+"""The significant digits of a value that is a number of steps above the low end."""
+
+DRAWN_DIGITS = 4
+"""The significant digits of a value that is drawn, within the width of its range."""
+
+
+def _count_digits(values: SweepRange) -> int:
+    """Return how many significant digits a drawn value has.
+
+    A range that is narrow beside its numbers needs more: between 0.9999 and 0.99999 there is none
+    of four digits.
+    """
+    largest = max(abs(values.low), abs(values.high))
+    ratio = largest / (values.high - values.low)
+    return DRAWN_DIGITS + max(math.floor(math.log10(ratio)), 0)
 
 
 OPTUNA_STATES = {

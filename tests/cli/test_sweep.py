@@ -4,6 +4,7 @@ what a sampler and a pruner are told, Slurm.
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -24,7 +25,7 @@ from hookflow.monitor.aggregate import MetricAggregate
 from hookflow.numbers import number
 from hookflow.pipeline.schema import SweepRange, SweepSection
 from hookflow.sweep.executor import list_gpus
-from hookflow.sweep.search import STUDY_NAME, SweepTrial, judge, suggest
+from hookflow.sweep.search import STUDY_NAME, SweepTrial, draw_value, judge, suggest
 from hookflow.sweep.sweep import Sweep
 from hookflow.sweep.trial_groups import group_trials
 from hookflow.sweep.trial_server import wait_for_trial
@@ -459,6 +460,27 @@ def test_random_values_are_within_their_ranges_and_the_same_each_time(folder: Pa
     assert {each["c"] for each in drawn} == {0.0, 0.25, 0.5, 0.75, 1.0}
     assert all(each["d"] in RANGES["d"] for each in drawn)
     assert all(isinstance(each["e"], int) and 1 <= each["e"] <= 1000 for each in drawn)
+
+
+def test_a_range_is_reached_to_its_ends_and_not_beyond() -> None:
+    generator = random.Random(0)
+    stepped = SweepRange(low=0.0, high=0.3, step=0.1)
+    assert {draw_value(stepped, generator) for _ in range(200)} == {0.0, 0.1, 0.2, 0.3}
+    offset = SweepRange(low=1, high=2, step=0.1)
+    tenths = {round(1 + k / 10, 1) for k in range(11)}
+    assert {draw_value(offset, generator) for _ in range(500)} == tenths
+    # The digits are those of the width: a range near one has more than two values.
+    for narrow in (
+        SweepRange(low=0.9999, high=0.99999),
+        SweepRange(low=1000.0, high=1000.5),
+        SweepRange(low=-1.00005, high=-1.0),
+        SweepRange(low=0.9999, high=0.99999, log=True),
+    ):
+        drawn = [draw_value(narrow, generator) for _ in range(1000)]
+        assert len(set(drawn)) > 400
+        assert narrow.low <= min(drawn) < max(drawn) <= narrow.high
+        middle = (narrow.low + narrow.high) / 2
+        assert 400 < sum(value < middle for value in drawn) < 600
 
 
 def test_optuna_learns_from_the_trials_and_prunes() -> None:
