@@ -261,6 +261,8 @@ class SweepExecutor:
     def _describe_missing_metric(self, seen: RunSummary) -> str:
         metric = self._sweep.section.metric
         known = seen.state.metrics.by_name
+        if metric in known:
+            return f'no validation has given a finite value of the metric "{metric}"'
         return (
             f'no validation has given the metric "{metric}";'
             f" {nearest_or_all(metric, known, 'it has')}"

@@ -434,6 +434,24 @@ def test_a_metric_that_no_validation_gives_is_named_while_the_trial_trains(folde
     assert begun.returncode == 130
 
 
+def test_a_trial_without_a_finite_value_says_so(folder: Path) -> None:
+    (folder / "score.py").write_text(
+        "class Score:\n"
+        "    def __init__(self, value: float) -> None:\n"
+        "        self.value = value\n"
+        "    def after_val(self, run):\n"
+        "        run.metrics['score'] = self.value\n"
+    )
+    lines = 'mode = "min"\n[sweep.grid]\n"hooks.score.args.value" = [nan, 0.5]\n'
+    file = written(folder, '[hooks.score]\nuse = "./score.py:Score"\n' + lines)
+    text = file.read_text().replace('[sweep]\nmetric = "accuracy"\n', "")
+    file.write_text(text.replace("mode =", '[sweep]\nmetric = "score"\nmode ='))
+    done = hookflow("sweep", "p.toml", "--in-process", cwd=folder, code=1)
+    assert states(sweeps(folder)[0]) == ["failed", "finished"]
+    assert 'no validation has given a finite value of the metric "score"' in done.stderr
+    assert "did you mean" not in done.stderr
+
+
 def section(kind: str, **values: Any) -> SweepSection:
     return SweepSection.model_validate({"metric": "accuracy", "trials": 200, kind: values})
 
