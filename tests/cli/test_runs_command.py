@@ -94,6 +94,21 @@ def test_a_table_has_the_keys_in_which_the_runs_differ_and_a_notebook_escapes_it
     assert "&lt;script&gt;" in hookflow.runs()._repr_html_()
 
 
+def test_a_group_is_headed_by_its_value_as_a_filter_has_it(here: Path) -> None:
+    file = here / "p.toml"
+    lines = f'extends = "{TOY}"\n[run]\nmax_epochs = 1\n[optimizer.args]\nnesterov = '
+    for value in ("true", "false"):
+        file.write_text(f"{lines}{value}\n")
+        hookflow.train(hookflow.load(file), ui="none")
+    shown = invoke("runs", "--group", "optimizer.args.nesterov")
+    headings = re.findall(r"^optimizer\.args\.nesterov = (\w+):", shown, re.MULTILINE)
+    assert headings == ["false", "true"]
+    for heading in headings:
+        condition = f"optimizer.args.nesterov == {heading}"
+        rows = json.loads(invoke("runs", "--filter", condition, "--format", "json"))
+        assert len(rows) == 1
+
+
 def test_a_group_has_the_mean_and_the_sample_deviation_of_the_best_and_the_last(
     several: list[RunDir],
 ) -> None:
