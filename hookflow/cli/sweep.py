@@ -62,7 +62,7 @@ def sweep(
     Each trial is a run of its own, with the tag of the sweep. Ctrl+C ends those that train at their
     next safe point, with a checkpoint. `--resume` goes on: what has finished or was pruned is not
     trained again, what was interrupted resumes, what has failed starts anew. The exit code is 1 if
-    a trial has failed.
+    a trial has failed or is not done, and that of the signal after Ctrl+C or SIGTERM.
 
     Example: `hookflow sweep pipelines/cifar.toml --jobs 2`
     """
