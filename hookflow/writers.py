@@ -75,6 +75,11 @@ class Writer:
         before all else.
         """
 
+    def end(self, status: str) -> None:
+        """Take how the attempt has ended: "finished", "stopped", "interrupted" or "failed".
+        Called right before `close`.
+        """
+
     def close(self) -> None:
         """Finish. Called once at the end of each attempt, however it ends, unless the process is
         killed.
@@ -111,7 +116,7 @@ VERB_ARGUMENTS: dict[str, tuple[str, ...]] = {
 WRITER_METHODS = (*VERB_ARGUMENTS, "write_config")
 """The methods of which a writer has at least one."""
 
-LIFECYCLE_METHODS = ("close", "flush", "resume_at")
+LIFECYCLE_METHODS = ("end", "close", "flush", "resume_at")
 """The other methods that a writer may have."""
 
 NAMED_KINDS = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -431,6 +436,15 @@ class MLflowNames:
         return called
 
 
+MLFLOW_STATES = {
+    "finished": "FINISHED",
+    "stopped": "KILLED",
+    "interrupted": "KILLED",
+    "failed": "FAILED",
+}
+"""What MLflow calls a run by how its last attempt has ended."""
+
+
 class MLflowWriter(Writer):
     """A run of MLflow: scalars as metrics, the pipeline as parameters, all else as artifacts.
 
@@ -478,6 +492,7 @@ class MLflowWriter(Writer):
         self._metrics = set(run.data.metrics)
         """The metrics that MLflow has, by its names."""
         self._names = {kind: _read_names(kind, run.data) for kind in NAMED_IN_MLFLOW}
+        self._status = MLFLOW_STATES["finished"]
         if runs:
             self._client.update_run(self._run, status="RUNNING")
 
@@ -553,8 +568,11 @@ class MLflowWriter(Writer):
             batch = parameters[start : start + PARAMETERS_PER_CALL]
             self._client.log_batch(self._run, params=batch)
 
+    def end(self, status: str) -> None:
+        self._status = MLFLOW_STATES[status]
+
     def close(self) -> None:
-        self._client.set_terminated(self._run)
+        self._client.set_terminated(self._run, self._status)
 
 
 def _replace_disallowed(name: str) -> str:
@@ -618,6 +636,7 @@ class WandbWriter(Writer):
             settings=wandb.Settings(silent=True, console="off"),
         )
         self._run.define_metric("*", step_metric=STEP_METRIC)
+        self._exit_code = 0
 
     def _log(self, name: str, value: Any, iteration: int) -> None:
         if name == STEP_METRIC:
@@ -661,8 +680,12 @@ class WandbWriter(Writer):
     def write_config(self, config: Mapping[str, Any]) -> None:
         self._run.config.update(dict(config))
 
+    def end(self, status: str) -> None:
+        if status == "failed":
+            self._exit_code = 1
+
     def close(self) -> None:
-        self._run.finish()
+        self._run.finish(exit_code=self._exit_code)
 
 
 class TrackioWriter(Writer):

@@ -301,6 +301,7 @@ class AttachedRun:
                 with suppress(LoopStopped):  # the run stops before its end, at a safe point
                     yield
                 loop.end()
+                session.recorder.ends_as = self._find_stop_reason().status
             trainer.report_unmet_requests()
             attempt.finish_copies()
 

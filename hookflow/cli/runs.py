@@ -194,10 +194,11 @@ def table_lines(
     yield next(lines)
     for value, part in parts:
         if group:
+            name = value
             if value is None:
                 name = "none"
-            else:
-                name = value
+            elif isinstance(value, bool):
+                name = str(value).lower()  # as a pipeline and a filter have it
             yield f"\n{group} = {name}: {', '.join(_format_aggregates(part))}"
         for _ in part:
             yield next(lines)

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +24,7 @@ from hookflow.numbers import format_count, format_plural
 from hookflow.text import cut
 
 if TYPE_CHECKING:
+    from hookflow.monitor.index import Row
     from hookflow.sweep.search import SweepTrial
     from hookflow.sweep.sweep import Sweep
 
@@ -60,7 +62,7 @@ def sweep(
     Each trial is a run of its own, with the tag of the sweep. Ctrl+C ends those that train at their
     next safe point, with a checkpoint. `--resume` goes on: what has finished or was pruned is not
     trained again, what was interrupted resumes, what has failed starts anew. The exit code is 1 if
-    a trial has failed.
+    a trial has failed or is not done, and that of the signal after Ctrl+C or SIGTERM.
 
     Example: `hookflow sweep pipelines/cifar.toml --jobs 2`
     """
@@ -126,7 +128,7 @@ def _execute(opened: Sweep, jobs: int, trial: int | None, *, in_process: bool) -
         release(locks)
     if trial is None:
         trials = opened.trials()
-        echo("\n".join(["", *_table_lines(opened)]))
+        echo("\n".join(["", *_table_lines(opened, trials)]))
         _print_groups(opened, trials)
     else:
         trials = [opened.trial(trial)]
@@ -151,7 +153,7 @@ def _print_line(line: str) -> None:
     sys.stdout.flush()
 
 
-def _table_lines(opened: Sweep) -> Iterator[str]:
+def _table_lines(opened: Sweep, trials: Sequence[SweepTrial]) -> Iterator[str]:
     """Yield the runs of a sweep as `hookflow runs` lists them, the best first.
 
     A terminal cuts them.
@@ -163,14 +165,12 @@ def _table_lines(opened: Sweep) -> Iterator[str]:
     rows = [row for row in Index(opened.folder).refresh() if opened.id in row.values["tags"]]
     if not rows:
         return
-    metric = opened.section.metric
-    best = f"best.{metric}"
-    has_best = any(row.get(best) is not None for row in rows)
-    if has_best:
-        key = best
-    else:
-        key = metric
-    rows = in_order_of(rows, f"-{key}" if opened.mode == "max" else key)
+    key = f"best.{opened.section.metric}"
+    rows = [_with_value_of_trial(row, key, trials) for row in rows]
+    order = key
+    if opened.mode == "max":
+        order = f"-{key}"
+    rows = in_order_of(rows, order)
     keys = ["id", "note", key, *opened.section.searched, "status", "duration"]
     if any(row.values["data"] == "SYNTHETIC" for row in rows):
         keys.append("data")
@@ -183,6 +183,20 @@ def _table_lines(opened: Sweep) -> Iterator[str]:
     width = shutil.get_terminal_size().columns
     for line in lines:
         yield cut(line, width)
+
+
+def _with_value_of_trial(row: Row, key: str, trials: Sequence[SweepTrial]) -> Row:
+    """Return a run's row with the value by which its trial is compared.
+
+    The run itself has another best where `mode` of the sweep is not that of its own hooks, or the
+    name of the metric says none. A run that its trial has left for a new one has no value.
+    """
+    values = {**row.values, key: None}
+    for trial in trials:
+        run = Path(trial.run)
+        if run.name == row.id:
+            values[key] = trial.value
+    return replace(row, values=values)
 
 
 def _print_groups(opened: Sweep, trials: Sequence[SweepTrial]) -> None:

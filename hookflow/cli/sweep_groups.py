@@ -44,12 +44,16 @@ def cross_validation_lines(group: TrialGroup, metric: str) -> Iterator[str]:
 
 def format_settings(groups: Sequence[TrialGroup], metric: str, mode: Mode) -> list[str]:
     """Return a table with a row for each setting, the best mean first."""
-    keys: list[str] = []
-    if groups:
-        keys = list(groups[0].values)  # all settings have the same keys
+    # A sweep that goes on may search more keys than its first trials had.
+    keys = [*dict.fromkeys(key for group in groups for key in group.values)]
     rows = [[*make_headings(keys), f"best.{metric}", f"last.{metric}"]]
     for group in sorted(groups, key=lambda group: _rank(group, mode)):
-        cells = [as_toml(group.values[key]) for key in keys]
+        cells = []
+        for key in keys:
+            if key in group.values:
+                cells.append(as_toml(group.values[key]))
+            else:
+                cells.append("-")
         rows.append([*cells, format_cell(group.best), format_cell(group.last)])
     return columns(rows)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hookflow.monitor.summary import RunSummary, RunSummaryReader
 
 INDEX_FILE_NAME = ".index.sqlite"
-INDEX_VERSION = 6
+INDEX_VERSION = 7
 """The version of the values in a row; a file of another one is replaced."""
 
 CREATE_TABLE_SQL = (

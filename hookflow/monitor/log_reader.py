@@ -56,7 +56,7 @@ class RecordFilter:
     """Which lines of a log are left out before they are parsed, by how they begin.
 
     `never` are always left out, `old` before the last `RECENT_BYTES`. Of `thinned` the last one of
-    each attempt is read.
+    each attempt is read, and of scalars the last one with each set of names.
     """
 
     never: tuple[bytes, ...] = ()
@@ -75,6 +75,23 @@ SUMMARY_RECORDS = RecordFilter(thinned=(FRAME_START, SCALARS_START))
 OTHER_RANK_SUMMARY = RecordFilter(never=(FRAME_START, *SHARED_STARTS))
 
 
+NOT_OF_NAMES = b"0123456789.,:+-e[]{}"
+"""What a line of scalars has beside names: numbers, and what stands between them."""
+
+MAX_NAME_SETS = 64
+"""How many lines of scalars with other names are kept, the latest ones."""
+
+
+def _find_names(line: bytes) -> frozenset[bytes]:
+    """Return what tells which scalars a line has.
+
+    Not every scalar is in the last line: one may be logged once in an epoch. The line is not
+    parsed, which would take ten times as long. Names that differ in digits alone are one here.
+    """
+    texts = line.translate(None, NOT_OF_NAMES)
+    return frozenset(texts.split(b'"'))
+
+
 class LogReader(TailReader[Record]):
     """Reads on in one log.
 
@@ -89,7 +106,11 @@ class LogReader(TailReader[Record]):
                 self.recent = path.stat().st_size - RECENT_BYTES
         self._filter = record_filter
         self._all_left_out = record_filter.never + record_filter.old
-        self._thinned: dict[bytes, bytes] = {}  # the last line that was left out, by how it begins
+        self._thinned: dict[object, bytes] = {}
+        """The last lines that were left out, in their order.
+
+        The key of a line is how it begins, or its names.
+        """
 
     def _add_line(self, line: bytes, records: list[Record]) -> None:
         is_old = self.at <= self.recent
@@ -102,11 +123,21 @@ class LogReader(TailReader[Record]):
         if self._filter.thinned:
             for start in self._filter.thinned:
                 if line.startswith(start):
-                    self._thinned[start] = line
+                    self._keep_thinned(start, line)
                     return
             if line.startswith(ATTEMPT_BOUND_STARTS):
                 records += self._take_thinned()
         super()._add_line(line, records)
+
+    def _keep_thinned(self, start: bytes, line: bytes) -> None:
+        key: object = start
+        if start == SCALARS_START:
+            key = _find_names(line)
+        self._thinned.pop(key, None)
+        self._thinned[key] = line
+        if len(self._thinned) > MAX_NAME_SETS:
+            oldest = next(iter(self._thinned))
+            del self._thinned[oldest]
 
     def read_all(self) -> list[Record]:
         """Return everything from here to the present end of the file."""

@@ -165,9 +165,30 @@ class Series:
 
     def forget_after(self, it: int) -> None:
         """Drop what lies beyond an iteration: a resumed run walks that stretch again."""
+        if self.newest <= it:
+            return
         holes = [hole for hole in self.broken if hole.first <= it]
         self.broken = [hole._replace(last=min(hole.last, it)) for hole in holes]
         kept = bisect_right(self.its, it)
+        self._cut(kept)
+        self.last = math.nan
+        if self.broken and self.broken[-1].last == self.newest:
+            self.last = self.broken[-1].value
+        elif self.its:
+            self.last = self._means[-1]
+
+    @property
+    def newest(self) -> int:
+        """The newest iteration that has a value; -1 where none has."""
+        newest = -1
+        if self.its:
+            newest = self.its[-1]
+        if self.broken:
+            newest = max(newest, self.broken[-1].last)
+        return newest
+
+    def _cut(self, kept: int) -> None:
+        """Keep the first buckets alone."""
         if kept == len(self.its):
             return
         self._count = self._stride

@@ -416,8 +416,10 @@ class RunState:
 
     def _drop_later_records(self) -> None:
         """Forget what lies ahead of the present iteration: a resumed run does it again."""
-        for known in self.scalars.values():
+        for name, known in list(self.scalars.items()):
             known.forget_after(self.it)
+            if known.newest < 0:
+                del self.scalars[name]
         self.gallery.forget_after(self.it)
         self.metrics.forget_after(self.it)
         self.histories.begin_attempt(self.it)

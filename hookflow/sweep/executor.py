@@ -235,10 +235,10 @@ class SweepExecutor:
             self._doubts = True
             self._say(f"warning: {self._describe_missing_metric(seen)}")
         if len(points) > len(job.trial.points):
-            job.trial = self._sweep.keep(
-                replace(job.trial, points=points, value=self._sweep.best(points))
-            )
-            if not job.hopeless and self._sweep.should_prune(job.trial):
+            trial = replace(job.trial, points=points, value=self._sweep.best(points))
+            verdict = self._sweep.judge(trial)
+            job.trial = self._sweep.keep(replace(trial, marks=verdict.marks))
+            if verdict.ends and not job.hopeless:
                 job.hopeless = True
                 send(job.run, "stop")
         return False
@@ -261,6 +261,8 @@ class SweepExecutor:
     def _describe_missing_metric(self, seen: RunSummary) -> str:
         metric = self._sweep.section.metric
         known = seen.state.metrics.by_name
+        if metric in known:
+            return f'no validation has given a finite value of the metric "{metric}"'
         return (
             f'no validation has given the metric "{metric}";'
             f" {nearest_or_all(metric, known, 'it has')}"

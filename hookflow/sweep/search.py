@@ -29,7 +29,8 @@ class SweepTrial:
 
     The result is the best `value`, or the reason of a failure.
 
-    `points` are the values of the metric so far, one a validation.
+    `points` are the values of the metric so far, one a validation. `marks` are what the pruner has
+    noted of the trial: halving compares a trial with the marks of the others.
     """
 
     number: int
@@ -39,6 +40,7 @@ class SweepTrial:
     value: float | None = None
     reason: str = ""
     points: list[float] = field(default_factory=list)
+    marks: dict[str, Any] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -65,7 +67,10 @@ def draw_value(values: Sequence[Any] | SweepRange, generator: random.Random) -> 
     high = values.high
     if values.step is not None:
         num_steps = int((high - low) / values.step + 1e-9)
-        return low + values.step * generator.randint(0, num_steps)
+        stepped = low + values.step * generator.randint(0, num_steps)
+        if values.integers:
+            return stepped
+        return float(f"{stepped:.{STEP_DIGITS}g}")  # 0.3, where 3 * 0.1 is above it
     if values.integers and not values.log:
         return generator.randint(int(low), int(high))
     if values.log:
@@ -75,8 +80,26 @@ def draw_value(values: Sequence[Any] | SweepRange, generator: random.Random) -> 
     if values.integers:
         rounded: float = round(value)
     else:
-        rounded = float(f"{value:.4g}")
+        rounded = float(f"{value:.{_count_digits(values)}g}")
     return min(max(rounded, low), high)
+
+
+STEP_DIGITS = 12
+"""The significant digits of a value that is a number of steps above the low end."""
+
+DRAWN_DIGITS = 4
+"""The significant digits of a value that is drawn, within the width of its range."""
+
+
+def _count_digits(values: SweepRange) -> int:
+    """Return how many significant digits a drawn value has.
+
+    A range that is narrow beside its numbers needs more: between 0.9999 and 0.99999 there is none
+    of four digits.
+    """
+    largest = max(abs(values.low), abs(values.high))
+    ratio = largest / (values.high - values.low)
+    return DRAWN_DIGITS + max(math.floor(math.log10(ratio)), 0)
 
 
 OPTUNA_STATES = {
@@ -101,7 +124,8 @@ def suggest(
     section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], number: int
 ) -> dict[str, Any]:
     """Return the values that the sampler chooses for a trial by the others."""
-    study = _make_study(section, mode, trials, number)
+    others = [trial for trial in trials if trial.number != number]
+    study = _make_study(section, mode, others, section.seed + number)
     chosen = study.ask(_distributions(section)).params
     suggested = {}
     for key, value in chosen.items():
@@ -113,31 +137,56 @@ def suggest(
     return suggested
 
 
-def should_prune(
+@dataclass(frozen=True, slots=True)
+class PrunerVerdict:
+    """What the pruner says of a trial: whether it ends, and the marks that it has now."""
+
+    ends: bool
+    marks: dict[str, Any]
+
+
+def judge(
     section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], trial: SweepTrial
-) -> bool:
-    """Say whether the pruner ends a trial at its latest value."""
-    study = _make_study(section, mode, trials, trial.number)
-    study.add_trial(_frozen(section, trial))
-    return bool(study.pruner.prune(study, study.trials[-1]))
+) -> PrunerVerdict:
+    """Return what the pruner says of a trial at its latest value."""
+    others = [each for each in trials if each.number != trial.number]
+    study = _make_study(section, mode, [*others, trial], section.seed)
+    judged = study.trials[trial.number]
+    ends = study.pruner.prune(study, judged)
+    marked = study.trials[trial.number]  # the pruner has written its marks while it judged
+    return PrunerVerdict(bool(ends), dict(marked.system_attrs))
+
+
+STUDY_NAME = "sweep"
+"""The name of each study: hyperband puts a trial into a bracket by it, and by the number."""
 
 
 def _make_study(
-    section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], number: int
+    section: SweepSection, mode: Mode, trials: Iterable[SweepTrial], seed: int
 ) -> optuna.Study:
-    """Return the study of all trials but that of the number."""
+    """Return the study of these trials.
+
+    Each has its number there, too: what has not begun or has failed stands as a failed trial, which
+    samplers and pruners leave out.
+    """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=section.seed + number, constant_liar=True)
+    sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     direction = "minimize"
     if mode == "max":
         direction = "maximize"
     pruner = getattr(optuna.pruners, f"{PRUNER_NAMES[section.pruner]}Pruner")()
-    study = optuna.create_study(sampler=sampler, pruner=pruner, direction=direction)
-    for trial in trials:
-        if trial.number != number and trial.state in OPTUNA_STATES:
-            study.add_trial(_frozen(section, trial))
+    study = optuna.create_study(
+        study_name=STUDY_NAME, sampler=sampler, pruner=pruner, direction=direction
+    )
+    known = {trial.number: trial for trial in trials if trial.state in OPTUNA_STATES}
+    nothing = optuna.trial.create_trial(state=optuna.trial.TrialState.FAIL)
+    for number in range(max(known, default=-1) + 1):
+        if number in known:
+            study.add_trial(_frozen(section, known[number]))
+        else:
+            study.add_trial(nothing)
     return study
 
 
@@ -145,23 +194,48 @@ def _frozen(section: SweepSection, trial: SweepTrial) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
     state = TrialState[OPTUNA_STATES[trial.state]]
-    params: dict[str, Any] = {}
-    for key, values in section.optuna.items():
-        value = trial.values[key]
-        if isinstance(values, SweepRange):
-            params[key] = value
-        else:
-            params[key] = values.index(value)
     final_value = None
     if state is TrialState.COMPLETE:
         final_value = trial.value
+    params = _find_params(section, trial)
+    distributions = _distributions(section)
     return create_trial(
         state=state,
         value=final_value,
         params=params,
-        distributions=_distributions(section),
+        distributions={key: distributions[key] for key in params},
         intermediate_values=dict(enumerate(trial.points, 1)),
+        system_attrs=trial.marks,
     )
+
+
+def _find_params(section: SweepSection, trial: SweepTrial) -> dict[str, Any]:
+    """Return the values of a trial as the sampler has them.
+
+    What may be searched can change while a sweep goes on: a value that could not be chosen any more
+    tells the sampler nothing, and is left out.
+    """
+    params: dict[str, Any] = {}
+    for key, values in section.optuna.items():
+        if key not in trial.values:
+            continue
+        value = trial.values[key]
+        if isinstance(values, SweepRange):
+            if _is_in_range(value, values):
+                params[key] = value
+            continue
+        listed = [repr(each) for each in values]  # 1 == True
+        text = repr(value)
+        if text in listed:
+            params[key] = listed.index(text)
+    return params
+
+
+def _is_in_range(value: Any, values: SweepRange) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    distribution = _make_distribution(values)
+    return bool(distribution._contains(value))
 
 
 def _distributions(section: SweepSection) -> dict[str, BaseDistribution]:

@@ -33,7 +33,14 @@ from hookflow.pipeline.registry import missing_package
 from hookflow.pipeline.schema import FOLD_KEY, SweepSection
 from hookflow.pipeline.source_map import as_toml, flat, split_key
 from hookflow.service.pipelines import read_pipeline, valid_plan
-from hookflow.sweep.search import SweepTrial, draw_value, end_values, should_prune, suggest
+from hookflow.sweep.search import (
+    PrunerVerdict,
+    SweepTrial,
+    draw_value,
+    end_values,
+    judge,
+    suggest,
+)
 
 SWEEP_NAME_PREFIX = "sweep-"
 
@@ -118,6 +125,7 @@ class Sweep:
                         message, sweep.loaded.places.of(key), "its trials would not be comparable"
                     )
                 )
+        sweep._check_grid_of_begun_trials()
         return sweep
 
     @classmethod
@@ -125,7 +133,8 @@ class Sweep:
         """Return the newest sweep of a pipeline file. Raises UserError where there is none."""
         run = cls(Path(), read_pipeline(file, overrides)).loaded.pipeline.run
         folder = Path(run.dir).absolute() / run.name
-        newest = max(folder.glob(f"{SWEEP_NAME_PREFIX}*/sweep.json"), default=None)
+        files = folder.glob(f"{SWEEP_NAME_PREFIX}*/sweep.json")
+        newest = max(files, key=_read_time_of_creation, default=None)
         if newest is None:
             raise UserError(Problem(f"there is no sweep in {short(folder)}", Where("--resume")))
         return cls.open(newest.parent)
@@ -242,8 +251,7 @@ class Sweep:
         section = self.section
         match section.kind:
             case "grid":
-                combinations = list(product(*section.grid.values()))
-                return dict(zip(section.grid, combinations[number], strict=True))
+                return self._order_combinations()[number]
             case "random":
                 generator = random.Random(f"{section.seed} {number}")  # noqa: S311  # nothing secret
                 return {
@@ -251,11 +259,91 @@ class Sweep:
                 }
         return suggest(section, self.mode, self.trials(), number)
 
-    def should_prune(self, trial: SweepTrial) -> bool:
-        """Say whether the pruner ends a trial at its latest value."""
+    def _order_combinations(self) -> list[dict[str, Any]]:
+        """Return the combinations of the grid by the number of their setting.
+
+        The grid may have grown since the sweep began. Settings that have begun keep their numbers;
+        the other combinations fill the free ones in order, so it makes no difference to any of them
+        which tasks of Slurm have begun meanwhile.
+        """
+        begun = self._find_begun_settings()
+        taken = [repr(setting) for setting in begun.values()]
+        ordered = []
+        left = []
+        for setting in self._list_combinations():
+            if repr(setting) not in taken:
+                left.append(setting)
+        num_settings = len(begun) + len(left)
+        for number in range(num_settings):
+            if number in begun:
+                setting = begun[number]
+            else:
+                setting = left.pop(0)
+            ordered.append(setting)
+        return ordered
+
+    def _list_combinations(self) -> list[dict[str, Any]]:
+        """Return every combination of the grid, in its order."""
+        grid = self.section.grid
+        combinations = []
+        for values in product(*grid.values()):
+            setting = dict(zip(grid, values, strict=True))
+            combinations.append(setting)
+        return combinations
+
+    def _find_begun_settings(self) -> dict[int, dict[str, Any]]:
+        """Return the values of each setting of which a trial has begun, by its number.
+
+        They are without the fold, and in the order of the grid's keys.
+        """
+        settings = {}
+        folds = self.section.folds or 1
+        for trial in self._begun_trials():
+            number = trial.number // folds
+            settings[number] = self._find_setting(trial)
+        return settings
+
+    def _find_setting(self, trial: SweepTrial) -> dict[str, Any]:
+        """Return the values of a trial without its fold, the grid's keys first."""
+        setting = {}
+        for key in (*self.section.grid, *trial.values):
+            if key in trial.values and key != FOLD_KEY:
+                setting[key] = trial.values[key]
+        return setting
+
+    def _begun_trials(self) -> list[SweepTrial]:
+        """Return the trials that have values, those beyond the present count, too."""
+        files = sorted((self.path / "trials").glob("*.json"))
+        trials = []
+        for file in files:
+            number = int(file.stem)
+            trial = self.trial(number)
+            if trial.values:
+                trials.append(trial)
+        return trials
+
+    def _check_grid_of_begun_trials(self) -> None:
+        """Raise UserError where the grid lacks the values of a trial that has begun."""
+        if self.section.kind != "grid":
+            return
+        known = [repr(setting) for setting in self._list_combinations()]
+        for trial in self._begun_trials():
+            setting = self._find_setting(trial)
+            if repr(setting) in known:
+                continue
+            message = (
+                f"the grid has no {trial.text} any more, with which trial {trial.number} of"
+                f" {self.id} has begun"
+            )
+            place = self.loaded.places.of("sweep.grid")
+            hint = "a grid may only grow while its sweep goes on; begin another one without it"
+            raise UserError(Problem(message, place, hint))
+
+    def judge(self, trial: SweepTrial) -> PrunerVerdict:
+        """Return what the pruner says of a trial at its latest value."""
         if self.section.pruner is None or not trial.points:
-            return False
-        return should_prune(self.section, self.mode, self.trials(), trial)
+            return PrunerVerdict(ends=False, marks=trial.marks)
+        return judge(self.section, self.mode, self.trials(), trial)
 
     def best(self, points: Sequence[float]) -> float | None:
         """Return the best of the values that are finite; None where none is."""
@@ -263,6 +351,18 @@ class Sweep:
         if self.mode == "max":
             return max(finite, default=None)
         return min(finite, default=None)
+
+
+def _read_time_of_creation(file: Path) -> float:
+    """Return when a sweep was made, in seconds since 1970; 0 where that cannot be read.
+
+    Its name has the time of a clock, which zones and summer time shift.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        text = file.read_text("utf-8")
+        facts = json.loads(text)
+        return float(facts["created"])
+    return 0.0
 
 
 def check_sweep(loaded: Loaded, *, imports: bool = True) -> None:

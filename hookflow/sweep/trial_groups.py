@@ -27,25 +27,28 @@ class TrialGroup:
 
     @property
     def best(self) -> MetricAggregate | None:
-        """The best values of the trials that are done; None where none is."""
+        """The best values of the trials that have finished; None where none has."""
         return _aggregate([best_of(trial) for trial in self.trials])
 
     @property
     def last(self) -> MetricAggregate | None:
-        """The last values of the trials that are done; None where none is."""
+        """The last values of the trials that have finished; None where none has."""
         return _aggregate([last_of(trial) for trial in self.trials])
 
 
 def best_of(trial: SweepTrial) -> float | None:
-    """Return the best value of a trial that is done."""
-    if not trial.done:
+    """Return the best value of a trial that has finished.
+
+    A pruned one has trained less than the others, and would make the mean another thing.
+    """
+    if trial.state != "finished":
         return None
     return trial.value
 
 
 def last_of(trial: SweepTrial) -> float | None:
-    """Return the value of a trial's last validation, if the trial is done."""
-    if not trial.done or not trial.points:
+    """Return the value of a trial's last validation, if the trial has finished."""
+    if trial.state != "finished" or not trial.points:
         return None
     return trial.points[-1]
 

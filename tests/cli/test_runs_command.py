@@ -39,7 +39,7 @@ from hookflow.runner.checkpoint.manifest import MANIFEST_FILE, TRAINING_FILE, VE
 from hookflow.runner.process.launch import prepare
 from hookflow.service.run_facts import RunFacts
 from tests.cli.conftest import SMALL, invoke, refused
-from tests.conftest import records
+from tests.conftest import TOY, records
 from tests.monitor.fake_run import BEGAN, append, end, make, make_several, plan, record
 from tests.support.golden_files import check_cases, check_golden
 from tests.support.limits import LIMIT
@@ -65,6 +65,22 @@ def ids(text: str) -> list[str]:
     return re.findall(r"20260921-\d{6}-(\d{4})", text)
 
 
+def test_a_scalar_has_its_last_value_however_seldom_it_was_logged(here: Path) -> None:
+    """In one run the loss is logged in the first of three epochs alone."""
+    file = here / "p.toml"
+    for lines in ("every = 1", 'every = 1\nuntil = "1ep"'):
+        file.write_text(f'extends = "{TOY}"\n[hooks.log]\npoints = ["after_train_iter"]\n{lines}\n')
+        hookflow.train(hookflow.load(file), ui="none")
+    shown = json.loads(invoke("runs", "--columns", "id,loss,lr", "--format", "json"))
+    assert len(shown) == 2
+    for row in shown:
+        last = {}
+        for logged in csv.DictReader(io.StringIO(invoke("export", row["id"]))):
+            last[logged["name"]] = float(logged["value"])
+        assert row["loss"] == last["loss"]
+        assert row["lr"] == last["lr"]
+
+
 def test_a_table_has_the_keys_in_which_the_runs_differ_and_a_notebook_escapes_it(
     several: list[RunDir],
 ) -> None:
@@ -76,6 +92,21 @@ def test_a_table_has_the_keys_in_which_the_runs_differ_and_a_notebook_escapes_it
     )
     invoke("tag", several[0].id, "--note", "<script>")
     assert "&lt;script&gt;" in hookflow.runs()._repr_html_()
+
+
+def test_a_group_is_headed_by_its_value_as_a_filter_has_it(here: Path) -> None:
+    file = here / "p.toml"
+    lines = f'extends = "{TOY}"\n[run]\nmax_epochs = 1\n[optimizer.args]\nnesterov = '
+    for value in ("true", "false"):
+        file.write_text(f"{lines}{value}\n")
+        hookflow.train(hookflow.load(file), ui="none")
+    shown = invoke("runs", "--group", "optimizer.args.nesterov")
+    headings = re.findall(r"^optimizer\.args\.nesterov = (\w+):", shown, re.MULTILINE)
+    assert headings == ["false", "true"]
+    for heading in headings:
+        condition = f"optimizer.args.nesterov == {heading}"
+        rows = json.loads(invoke("runs", "--filter", condition, "--format", "json"))
+        assert len(rows) == 1
 
 
 def test_a_group_has_the_mean_and_the_sample_deviation_of_the_best_and_the_last(

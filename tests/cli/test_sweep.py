@@ -4,11 +4,14 @@ what a sampler and a pruner are told, Slurm.
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -22,7 +25,7 @@ from hookflow.monitor.aggregate import MetricAggregate
 from hookflow.numbers import number
 from hookflow.pipeline.schema import SweepRange, SweepSection
 from hookflow.sweep.executor import list_gpus
-from hookflow.sweep.search import SweepTrial, should_prune, suggest
+from hookflow.sweep.search import STUDY_NAME, SweepTrial, draw_value, judge, suggest
 from hookflow.sweep.sweep import Sweep
 from hookflow.sweep.trial_groups import group_trials
 from hookflow.sweep.trial_server import wait_for_trial
@@ -178,6 +181,72 @@ def test_a_resume_with_another_number_of_folds_is_refused(folder: Path) -> None:
     assert "p.toml:9:1: sweep.folds " in refused("sweep", sweep.path)
 
 
+def grid_of(rates: list[float], seeds: list[int]) -> str:
+    return f'[sweep.grid]\n"optimizer.args.lr" = {rates}\n"run.seed" = {seeds}\n'
+
+
+def test_a_grid_that_has_grown_trains_each_combination_once(folder: Path) -> None:
+    sweep = Sweep.create(written(folder, grid_of([0.01, 0.1], [0, 1])), ())
+    sweep.begin()
+    for k in range(3):
+        sweep.keep(SweepTrial(k, sweep.suggest(k), "finished", "", 0.5, "", [0.5]))
+    written(folder, grid_of([0.001, 0.01, 0.1], [2, 0, 1]))
+    grown = Sweep.open(sweep.path)
+    settings = [(*grown.suggest(k).values(),) for k in range(grown.section.count)]
+    assert settings[:3] == [(0.01, 0), (0.01, 1), (0.1, 0)]  # as they have begun
+    every = {(rate, seed) for rate in (0.001, 0.01, 0.1) for seed in (0, 1, 2)}
+    assert len(settings) == len(every)
+    assert set(settings) == every
+    # Which tasks of an array have begun meanwhile makes no difference to the others.
+    grown.keep(SweepTrial(7, grown.suggest(7), "running"))
+    grown.keep(SweepTrial(4, grown.suggest(4), "running"))
+    assert [(*grown.suggest(k).values(),) for k in range(9)] == settings
+
+
+def test_a_grid_that_lacks_a_trial_that_has_begun_is_refused(folder: Path) -> None:
+    sweep = Sweep.create(written(folder, grid_of([0.01, 0.1], [0])), ())
+    sweep.begin()
+    sweep.keep(SweepTrial(1, sweep.suggest(1), "finished", "", 0.5, "", [0.5]))
+    written(folder, grid_of([0.01, 0.2], [0]))
+    text = refused("sweep", sweep.path)
+    assert "optimizer.args.lr=0.1" in text
+    assert "trial 1" in text
+    assert "lr=0.1" in refused("sweep", "p.toml", "--resume")
+    written(folder, grid_of([0.1], [0]))
+    Sweep.open(sweep.path)
+
+
+def test_the_newest_sweep_is_the_one_made_last(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(folder, GRID)
+    for zone in ("UTC-9", "UTC"):  # the clock shows nine hours less for the later one
+        with monkeypatch.context() as changed:
+            changed.setenv("TZ", zone)
+            time.tzset()
+            sweep = Sweep.create(file, ())
+            sweep.begin()
+        time.tzset()
+    assert Sweep.newest(file, ()).path == sweep.path
+
+
+def test_the_best_trial_is_that_of_the_mode_of_the_sweep(folder: Path) -> None:
+    lines = 'mode = "max"\n[sweep.grid]\n"optimizer.args.lr" = [0.5, 0.001]\n"run.seed" = [0]\n'
+    file = written(folder, lines)
+    file.write_text(file.read_text().replace('metric = "accuracy"', 'metric = "loss"'))
+    done = hookflow("sweep", "p.toml", "--in-process", cwd=folder, code=0)
+    largest = {}
+    for run in hookflow_runs(folder / "runs"):
+        losses = [record["v"]["loss"] for record in records(RunDir(run.dir), "metrics")]
+        largest[run.config["optimizer"]["args"]["lr"]] = max(losses)
+    rows = [re.split(r"  +", line) for line in done.stdout.splitlines()]
+    heading = next(row for row in rows if row[0] == "id")
+    table = [dict(zip(heading, row, strict=True)) for row in rows if len(row) == len(heading)]
+    shown = [(row["lr"], row["best.loss"]) for row in table[1:]]
+    ranked = sorted(largest.items(), key=lambda item: item[1], reverse=True)
+    assert shown == [(str(lr), number(loss)) for lr, loss in ranked]
+
+
 def test_trials_that_differ_in_their_seeds_are_a_group() -> None:
     trials = []
     for number_, (lr, seed, points) in enumerate(
@@ -185,9 +254,9 @@ def test_trials_that_differ_in_their_seeds_are_a_group() -> None:
     ):
         values = {"optimizer.args.lr": lr, "run.seed": seed}
         trials.append(SweepTrial(number_, values, "finished", "", max(points), "", points))
-    trials.append(
-        SweepTrial(3, {"optimizer.args.lr": 0.1, "run.seed": 2}, "failed", "", 9.0, "", [9.0])
-    )
+    for state in ("failed", "pruned"):
+        values = {"optimizer.args.lr": 0.1, "run.seed": len(trials)}
+        trials.append(SweepTrial(len(trials), values, state, "", 9.0, "", [9.0]))
     first, second = group_trials(trials)
     assert first.values == {"optimizer.args.lr": 0.1}
     assert first.best == MetricAggregate(mean([3.0, 6.0]), stdev([3.0, 6.0]), 2)
@@ -195,6 +264,12 @@ def test_trials_that_differ_in_their_seeds_are_a_group() -> None:
     assert second.best == MetricAggregate(2.0, None, 1)
     lines = [re.split(r"  +", line) for line in format_settings([second, first], "accuracy", "max")]
     assert [row[0] for row in lines] == ["lr", "0.1", "0.2"]
+    # A sweep that goes on may search one more key than it did at first.
+    values = {"optimizer.args.lr": 0.3, "optimizer.args.nesterov": True, "run.seed": 0}
+    later = SweepTrial(5, values, "finished", "", 1.0, "", [1.0])
+    texts = format_settings(group_trials([*trials, later]), "accuracy", "max")
+    rows = [re.split(r"  +", text)[:2] for text in texts]
+    assert rows == [["lr", "nesterov"], ["0.1", "-"], ["0.2", "-"], ["0.3", "true"]]
 
 
 def final_state(run_dir: RunDir) -> dict[str, bytes]:
@@ -359,6 +434,24 @@ def test_a_metric_that_no_validation_gives_is_named_while_the_trial_trains(folde
     assert begun.returncode == 130
 
 
+def test_a_trial_without_a_finite_value_says_so(folder: Path) -> None:
+    (folder / "score.py").write_text(
+        "class Score:\n"
+        "    def __init__(self, value: float) -> None:\n"
+        "        self.value = value\n"
+        "    def after_val(self, run):\n"
+        "        run.metrics['score'] = self.value\n"
+    )
+    lines = 'mode = "min"\n[sweep.grid]\n"hooks.score.args.value" = [nan, 0.5]\n'
+    file = written(folder, '[hooks.score]\nuse = "./score.py:Score"\n' + lines)
+    text = file.read_text().replace('[sweep]\nmetric = "accuracy"\n', "")
+    file.write_text(text.replace("mode =", '[sweep]\nmetric = "score"\nmode ='))
+    done = hookflow("sweep", "p.toml", "--in-process", cwd=folder, code=1)
+    assert states(sweeps(folder)[0]) == ["failed", "finished"]
+    assert 'no validation has given a finite value of the metric "score"' in done.stderr
+    assert "did you mean" not in done.stderr
+
+
 def section(kind: str, **values: Any) -> SweepSection:
     return SweepSection.model_validate({"metric": "accuracy", "trials": 200, kind: values})
 
@@ -387,6 +480,27 @@ def test_random_values_are_within_their_ranges_and_the_same_each_time(folder: Pa
     assert all(isinstance(each["e"], int) and 1 <= each["e"] <= 1000 for each in drawn)
 
 
+def test_a_range_is_reached_to_its_ends_and_not_beyond() -> None:
+    generator = random.Random(0)
+    stepped = SweepRange(low=0.0, high=0.3, step=0.1)
+    assert {draw_value(stepped, generator) for _ in range(200)} == {0.0, 0.1, 0.2, 0.3}
+    offset = SweepRange(low=1, high=2, step=0.1)
+    tenths = {round(1 + k / 10, 1) for k in range(11)}
+    assert {draw_value(offset, generator) for _ in range(500)} == tenths
+    # The digits are those of the width: a range near one has more than two values.
+    for narrow in (
+        SweepRange(low=0.9999, high=0.99999),
+        SweepRange(low=1000.0, high=1000.5),
+        SweepRange(low=-1.00005, high=-1.0),
+        SweepRange(low=0.9999, high=0.99999, log=True),
+    ):
+        drawn = [draw_value(narrow, generator) for _ in range(1000)]
+        assert len(set(drawn)) > 400
+        assert narrow.low <= min(drawn) < max(drawn) <= narrow.high
+        middle = (narrow.low + narrow.high) / 2
+        assert 400 < sum(value < middle for value in drawn) < 600
+
+
 def test_optuna_learns_from_the_trials_and_prunes() -> None:
     pytest.importorskip("optuna")
     searched = section("optuna", **RANGES).model_copy(update={"pruner": "median"})
@@ -408,9 +522,81 @@ def test_optuna_learns_from_the_trials_and_prunes() -> None:
     good, bad = (
         SweepTrial(40, trials[0].values, "running", "", None, "", [value]) for value in (5.0, -50.0)
     )
-    assert should_prune(searched, "max", trials, bad)
-    assert not should_prune(searched, "max", trials, good)
-    assert should_prune(searched, "min", trials, good)
+    assert judge(searched, "max", trials, bad).ends
+    assert not judge(searched, "max", trials, good).ends
+    assert judge(searched, "min", trials, good).ends
+
+
+def list_lengths(pruner: str, *, at_once: int) -> list[int]:
+    """Return how many validations each trial has before the pruner ends it, those of 12 good ones
+    first, with so many bad trials side by side.
+    """
+    searched = section("optuna", a=RANGES["a"]).model_copy(update={"pruner": pruner})
+    trials: list[SweepTrial] = []
+    for first in [*range(12), *range(12, 36, at_once)]:
+        width = 1 if first < 12 else at_once
+        begun = [SweepTrial(first + k, {"a": 0.01}, "running") for k in range(width)]
+        quality = 0.9 if first < 12 else 0.1
+        ended: list[SweepTrial] = []
+        for step in range(1, 31):
+            for place, trial in enumerate(begun):
+                if trial in ended:
+                    continue
+                longer = replace(trial, points=[quality] * step)
+                verdict = judge(searched, "max", [*trials, *begun], longer)
+                begun[place] = replace(longer, marks=verdict.marks)
+                if verdict.ends:
+                    begun[place] = replace(begun[place], state="pruned")
+                    ended.append(begun[place])
+        trials += [
+            trial if trial in ended else replace(trial, state="finished", value=quality)
+            for trial in begun
+        ]
+    return [len(trial.points) for trial in trials]
+
+
+def list_lengths_of_optuna(pruner: Any) -> list[int]:
+    """Return the same of optuna alone, one trial after the other."""
+    import optuna
+
+    def train(trial: Any) -> float:
+        quality = 0.9 if trial.number < 12 else 0.1
+        trial.suggest_float("a", 1e-4, 0.1)
+        for step in range(1, 31):
+            trial.report(quality, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return quality
+
+    study = optuna.create_study(study_name=STUDY_NAME, pruner=pruner, direction="maximize")
+    study.optimize(train, n_trials=36)
+    return [len(trial.intermediate_values) for trial in study.trials]
+
+
+def test_each_pruner_ends_the_trials_that_optuna_itself_would_end() -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    pruners = {
+        "median": optuna.pruners.MedianPruner(),
+        "halving": optuna.pruners.SuccessiveHalvingPruner(),
+        "hyperband": optuna.pruners.HyperbandPruner(),
+    }
+    for name, pruner in pruners.items():
+        lengths = list_lengths(name, at_once=1)
+        assert lengths == list_lengths_of_optuna(pruner), name
+        assert min(lengths[12:]) == 1, name
+    # A trial is in the same bracket at each look, whatever trains beside it.
+    assert min(list_lengths("hyperband", at_once=3)[12:]) == 1
+
+
+def test_what_may_be_searched_can_change_while_a_study_goes_on() -> None:
+    pytest.importorskip("optuna")
+    values: dict[str, Any] = {"a": 0.01, "b": 2, "d": False}
+    trials = [SweepTrial(k, values, "finished", "", 1.0, "", [1.0]) for k in range(12)]
+    changed = {"a": RANGES["a"], "b": {"low": 3, "high": 5}, "d": ["x", 0], "e": RANGES["e"]}
+    suggested = suggest(section("optuna", **changed), "max", trials, 12)
+    assert suggested.keys() == changed.keys()
+    assert suggested["b"] in (3, 4, 5)
 
 
 def test_a_pruned_trial_is_stopped(folder: Path) -> None:

@@ -17,6 +17,7 @@ from hookflow.events.reading import read_record
 from hookflow.events.records import RECORD_KINDS, VERSION
 from hookflow.monitor.durations import WINDOW_SECONDS, CallTiming
 from hookflow.monitor.health import PATIENCE, PATIENCE_AT_FIRST, REMOTE_DELAY, assess_health
+from hookflow.monitor.series import Series
 from hookflow.monitor.state import RunState
 from hookflow.monitor.throughput import (
     Throughput,
@@ -397,3 +398,19 @@ def test_the_stack_says_whether_a_stalled_training_waits_for_data(frames: str, w
 
     assert describe(NO_BINDING) == ("waiting for data" if waits else "not inside a hook")
     assert "inside" in describe(0), "a hook that reads a data set is a hook"
+
+
+def test_a_scalar_that_a_resume_takes_back_has_no_last_value() -> None:
+    """`hookflow runs` showed a value that was logged after the checkpoint of a rewind."""
+    state = RunState()
+    for name, its in {"often": range(1, 15), "once": [13], "early": [0]}.items():
+        state.scalars[name] = Series()
+        for it in its:
+            state.scalars[name].add(it, float(it))
+    state.scalars["broken"] = Series()
+    state.scalars["broken"].add(9, math.inf)
+    state.scalars["broken"].add(12, 1.0)
+    state.it = 10
+    state._drop_later_records()
+    last = {name: series.last for name, series in state.scalars.items()}
+    assert last == {"often": 10.0, "early": 0.0, "broken": math.inf}

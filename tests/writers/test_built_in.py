@@ -237,6 +237,14 @@ def test_a_name_is_one_that_mlflow_takes(name: str) -> None:
     assert taken[0] not in "/." and not taken.startswith("..")
 
 
+def test_a_run_of_mlflow_has_the_status_of_the_run(trained: Trained, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    writer = 'writers.mlflow={use="mlflow"}'
+    run = trained(writer, *strikes(tmp_path, signal.SIGTERM, ("after_train_iter", 3)), code=143)
+    _, result = run_of_mlflow(run)
+    assert result.info.status == "KILLED"
+
+
 def test_mlflow_has_scalars_parameters_and_artifacts(new_run: NewRun) -> None:
     run = trained_with("mlflow", new_run)
     assert sorted(rows_of_mlflow(run)) == logged(run, fp32=False)

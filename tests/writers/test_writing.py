@@ -94,6 +94,23 @@ class Asks:
     def write_text(self, name: str, txt: str) -> None: ...
 
 
+class Ends:
+    """Writes down how each attempt has ended, and that it was closed."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def write_scalar(self, name: str, value: float) -> None: ...
+
+    def end(self, status: str) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{status}\n")
+
+    def close(self) -> None:
+        with self.file.open("a") as file:
+            file.write("closed\n")
+
+
 class NoWriter:
     """Is none."""
 
@@ -353,6 +370,25 @@ def test_one_that_always_raises_is_switched_off_and_closed(
     assert any("raised 10 times in a row" in text for text in messages(run, "warn"))
     assert re.search(r"\(10 failed; \d+ given when ", messages(run, "warn")[-1])
     assert len(records(run, "error")) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(0, "finished"), (0, "stopped"), (1, "failed"), (143, "interrupted")]
+)
+def test_it_is_told_how_the_attempt_has_ended(
+    code: int, status: str, trained: Trained, tmp_path: Path
+) -> None:
+    """MLflow would have it as finished otherwise: as mlflow/mlflow#5963 and Lightning#10397."""
+    ends: tuple[str, ...] = ()
+    if status == "failed":
+        ends = ('hooks.bad={use="./common_hooks.py:Raises"}',)
+    elif status == "interrupted":
+        ends = (*strikes(tmp_path, signal.SIGTERM, ("after_train_iter", 3)),)
+    elif status == "stopped":
+        ends = ('hooks.limit={use="time_limit", args={limit="0.001s"}}',)
+    run = trained(own("Ends", tmp_path / "ends"), *ends, code=code)
+    assert records(run, "end")[-1]["status"] == status
+    assert (tmp_path / "ends").read_text().split() == [status, "closed"]
 
 
 @pytest.mark.parametrize("code", [1, 143])

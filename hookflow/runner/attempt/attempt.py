@@ -187,6 +187,8 @@ class TrainingAttempt:
                     stop = call_explaining_worker_errors(
                         partial(train, test=loaded.pipeline.run.test)
                     )
+                    if stop is not None:
+                        self._recorder.ends_as = stop.status
                     store.finish_copies()
                 except Exception:  # not where a signal ends the run at once
                     store.finish_copies()

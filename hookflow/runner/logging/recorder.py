@@ -25,6 +25,7 @@ from hookflow.events.records import (
     Level,
     Message,
     Record,
+    Status,
     make_stamped_record,
     shorten_text,
 )
@@ -90,6 +91,8 @@ class EventRecorder:
         """The failure reported to `failure` that ends the run."""
         self.why = ""
         """Its message."""
+        self.ends_as: Status = "finished"
+        """How the attempt ends, as its writers are told."""
         self.traceback = ""
         self.listener: Callable[[Sequence[Record]], None] | None = None
         """The listener receives the records of each flush, in the flushing thread.

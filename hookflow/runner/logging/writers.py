@@ -20,10 +20,10 @@ import tomli
 from hookflow.events.log import TailReader
 from hookflow.events.packing import unpack
 from hookflow.events.reading import read_record
-from hookflow.events.records import Record
+from hookflow.events.records import Record, Status
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.runner.logging.recorder import EventRecorder
-from hookflow.runner.process.signals import SignalCollector
+from hookflow.runner.process.signals import Rewind, SignalCollector
 from hookflow.user_code import make_showable
 from hookflow.writers import Writer
 
@@ -268,6 +268,8 @@ class WriterThread(Thread):
         self.writer = writer
         self.hurried = False
         """Close the writer at once, after the current call."""
+        self.status: Status = "finished"
+        """How the attempt has ended, once it has."""
         self._title = f'the writer "{name}"'
         self._config = config
         self._folder = folder
@@ -346,6 +348,7 @@ class WriterThread(Thread):
                     "warn",
                 )
                 break
+        self._try("end", self.writer.end, self.status)
         self._flush_writer("close", number + 1)
         self._progress.close()
 
@@ -507,9 +510,12 @@ def run_writers(
     writers = RunWriters(threads, recorder, run_dir.path, first_number)
     try:
         yield writers.start
-    except BaseException:
+    except BaseException as error:
         if recorder.listener is None:  # the resume was refused, and they have been given nothing
             writers.discard()
+        recorder.ends_as = "failed"
+        if isinstance(error, KeyboardInterrupt | Rewind):
+            recorder.ends_as = "interrupted"
         raise
     finally:
         before = signals.ignored
@@ -563,6 +569,7 @@ class RunWriters:
         self._recorder.listener = None
         self._queue_calls(self._latest.all())
         for thread in self._threads:
+            thread.status = self._recorder.ends_as
             thread.finish()
         _join(self._threads, GRACE, is_cut_short)
         for thread in self._threads:
