@@ -18,13 +18,12 @@ import hookflow
 from hookflow import Hook, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import list_checkpoints, parse_iteration
-from tests.callbacks import killed
+from tests.callbacks import killed_training
+from tests.callbacks.counting_hooks import SEEN
 from tests.conftest import hookflow_here, messages, records
 from tests.runner.same import final_state, logged
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-SEEN: list[tuple[str, int, int]] = []
 
 
 class Tracer(Hook):
@@ -73,23 +72,6 @@ class StrikesAfterValidation(Hook):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-class Counts(Hook):
-    """Count iterations, and keep the count in checkpoints."""
-
-    def __init__(self) -> None:
-        self.seen = 0
-
-    def after_train_iter(self, run: Any) -> None:
-        self.seen += 1
-        SEEN.append(("counted", self.seen, run.epoch))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"seen": self.seen}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.seen = state["seen"]
-
-
 class WatchesBackward(Hook):
     """Keep the points around a backward pass, whose gradients are there after it alone."""
 
@@ -123,7 +105,7 @@ def only_run(folder: Path) -> RunDir:
 def train_and_die(trainer: str, folder: Path) -> RunDir:
     """Train by a trainer until SIGKILL after the fifth step; return the run."""
     environment = {**os.environ, "HOOKFLOW_TEST_DIES": "1", "PYTHONPATH": str(Path.cwd())}
-    command = [sys.executable, "-m", "tests.callbacks.killed", trainer]
+    command = [sys.executable, "-m", "tests.callbacks.killed_training", trainer]
     died = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
     assert died.returncode == -signal.SIGKILL, died.stderr
     run_dir = only_run(folder / "runs")
@@ -251,7 +233,7 @@ class TestHuggingFace:
         """The hook has saved once more since then: its later checkpoint is dropped."""
         whole = hf.train_theirs(tmp_path / "whole", num_train_epochs=3)
         run_dir = train_and_die("huggingface", tmp_path)
-        resumed = killed.train_huggingface(tmp_path, resume=True)
+        resumed = killed_training.train_huggingface(tmp_path, resume=True)
         assert all(torch.equal(resumed[name], value) for name, value in whole.items())
         assert_resumed_at_four(run_dir)
 
@@ -338,7 +320,7 @@ class TestHuggingFace:
         self, hf: Any, train: Any, tmp_path: Path
     ) -> None:
         hooks = tables(
-            counts={"use": "tests.callbacks.test_callbacks:Counts"},
+            counts={"use": "tests.callbacks.counting_hooks:Counts"},
             checkpoint={"use": "checkpoint"},
         )
         saving = {"save_strategy": "steps", "save_steps": 2}
@@ -552,7 +534,7 @@ class TestLightning:
     def test_a_resumed_training_goes_on_with_its_run(self, tmp_path: Path) -> None:
         pl = pytest.importorskip("tests.hooks.pl_training", reason="needs pytorch-lightning")
         hooks = tables(
-            counts={"use": "tests.callbacks.test_callbacks:Counts"},
+            counts={"use": "tests.callbacks.counting_hooks:Counts"},
             checkpoint={"use": "checkpoint"},
         )
         whole = pl.train_theirs(tmp_path / "whole", 2)
@@ -615,8 +597,8 @@ class TestLightning:
         pytest.importorskip("pytorch_lightning", reason="needs pytorch-lightning")
         run_dir = train_and_die("lightning", tmp_path)
         (saved,) = (tmp_path / "theirs").glob("*step=4*")
-        plain = killed.train_lightning(tmp_path / "plain", str(saved), hooks=None)
-        resumed = killed.train_lightning(tmp_path, str(saved))
+        plain = killed_training.train_lightning(tmp_path / "plain", str(saved), hooks=None)
+        resumed = killed_training.train_lightning(tmp_path, str(saved))
         assert all(torch.equal(resumed[name], value) for name, value in plain.items())
         assert_resumed_at_four(run_dir)
 
@@ -660,7 +642,7 @@ class TestLightning:
                     optimizer.step()
 
         hooks = tables(
-            counts={"use": "tests.callbacks.test_callbacks:Counts"},
+            counts={"use": "tests.callbacks.counting_hooks:Counts"},
             checkpoint={"use": "checkpoint"},
             log={"use": "log", "every": 1},
         )

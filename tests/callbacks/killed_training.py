@@ -1,4 +1,7 @@
-"""Train by another trainer in a process that is killed: python -m tests.callbacks.killed NAME."""
+"""Train by another trainer in a process that is killed.
+
+python -m tests.callbacks.killed_training NAME
+"""
 
 import os
 import signal
@@ -17,9 +20,9 @@ LIMIT_SECONDS = 60
 HOOKS: dict[str, Any] = {
     "run": {"name": "theirs"},
     "hooks": {
-        "counts": {"use": "tests.callbacks.test_callbacks:Counts"},
+        "counts": {"use": "tests.callbacks.counting_hooks:Counts"},
         "checkpoint": {"use": "checkpoint", "points": ["after_train_iter"]},
-        "dies": {"use": "tests.callbacks.killed:Dies"},
+        "dies": {"use": "tests.callbacks.killed_training:Dies"},
     },
 }
 HF_OPTIONS: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2, "num_train_epochs": 3}
