@@ -292,6 +292,7 @@ def test_ranks_whose_disk_never_answers_are_reported_and_leave_at_two_signals(
         # of two signals that are pending, Python handles SIGINT first, which would then not be the
         # second
         wait_for(lambda: not any(map(is_pending, ranks.trainings)))
+        time.sleep(1)  # Python calls its handler a little later
         for training in ranks.trainings:
             training.signal(signal.SIGINT)
         first, other = ranks.wait()
