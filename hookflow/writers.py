@@ -442,7 +442,7 @@ MLFLOW_STATES = {
     "interrupted": "KILLED",
     "failed": "FAILED",
 }
-"""What MLflow calls a run by how its last attempt has ended."""
+"""MLflow's status of a run, by that of its last attempt."""
 
 
 class MLflowWriter(Writer):

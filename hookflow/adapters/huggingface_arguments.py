@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hookflow.adapters.machine_ranks import MachineRanks
 from hookflow.adapters.views import find_common_interval, find_sets
@@ -258,26 +258,36 @@ HOOK_POINTS = ("after_train_iter", "after_train_epoch")
 
 def _schedule_of_logs(run: Run, recorded: RecordedPipeline) -> dict[str, Any]:
     """Return how often the hook `log` fires; without one, what is Hugging Face's default."""
-    for point in HOOK_POINTS:
-        for amount in recorded.list_amounts_at(Log, "log", point):
-            if _is_each_epoch(amount, point):
-                return {"logging_strategy": "epoch"}
-            steps = _count_steps(run, amount, point)
-            if steps is not None:
-                return {"logging_steps": float(steps)}
-    return {}
+    every = _find_schedule(run, recorded, Log, "log")
+    if every is None:
+        return {}
+    if every == "epoch":
+        return {"logging_strategy": "epoch"}
+    return {"logging_steps": every}
 
 
 def _schedule_of_saves(run: Run, recorded: RecordedPipeline) -> dict[str, Any]:
     """Return how often the hook `checkpoint` saves."""
+    every = _find_schedule(run, recorded, Checkpoint, "checkpoint")
+    if every is None:
+        return {"save_strategy": "no"}
+    if every == "epoch":
+        return {"save_strategy": "epoch"}
+    return {"save_strategy": "steps", "save_steps": every}
+
+
+def _find_schedule(
+    run: Run, recorded: RecordedPipeline, kind: type, use: str
+) -> Literal["epoch"] | float | None:
+    """Return the steps between two firings of a hook, or "epoch"; None where it counts neither."""
     for point in HOOK_POINTS:
-        for amount in recorded.list_amounts_at(Checkpoint, "checkpoint", point):
+        for amount in recorded.list_amounts_at(kind, use, point):
             if _is_each_epoch(amount, point):
-                return {"save_strategy": "epoch"}
+                return "epoch"
             steps = _count_steps(run, amount, point)
             if steps is not None:
-                return {"save_strategy": "steps", "save_steps": float(steps)}
-    return {"save_strategy": "no"}
+                return float(steps)
+    return None
 
 
 def _is_each_epoch(amount: Amount, point: str) -> bool:

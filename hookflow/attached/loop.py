@@ -44,7 +44,7 @@ class CutValidation:
     validated_before: int | None
     """The iteration of the validation before it."""
     error: type[BaseException]
-    """What has left it: GeneratorExit, where that was `break`."""
+    """The exception that has left it: GeneratorExit, where that was `break`."""
 
 
 class LoopStopped(BaseException):
@@ -86,8 +86,8 @@ class AttachedLoop:
         self.is_driven = False
         """Whether another trainer walks the loop, and calls this as it goes.
 
-        It validates where it likes, ends by itself where a stop is asked for, and computes the
-        gradients of some steps by itself.
+        That trainer chooses when to validate, ends by itself after a stop, and computes the
+        gradients of some steps without a call here.
         """
         self.is_told_of_steps = False
         """Whether `before_step` says when gradients are complete.
@@ -112,7 +112,7 @@ class AttachedLoop:
         self._has_warned = False
         """Whether the log says that the loop computes its gradients itself."""
         self._warned_cuts: set[type[BaseException]] = set()
-        """What has left validations that the log tells of."""
+        """The exceptions that have left validations, of which the log has a warning."""
         self._skips: set[str] = set()
         self._batch: Any = None
         self._is_in_epoch = False

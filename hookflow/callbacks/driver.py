@@ -91,6 +91,8 @@ class TrainerDriver:
         """The iteration of the checkpoint beside the trainer's last save."""
         self._must_save = False
         """Whether the trainer has saved in an iteration that is yet to end here."""
+        self._trainer_saved_at = -1
+        """The trainer's step at its last save."""
         self._load(1)  # mistakes of the file are reported where the callback is made
 
     @property
@@ -207,6 +209,7 @@ class TrainerDriver:
         if done:
             self._saved_step = done
         self._must_save = False
+        self._trainer_saved_at = -1
         self._turns = iter(run)
         if run.iter != done:
             message = (
@@ -274,19 +277,21 @@ class TrainerDriver:
         self.run.loop.close()
         if self._must_save:
             self._must_save = False
-            self.save()
+            self._save_iteration()
 
     def should_stop(self) -> bool:
         """Say whether hooks, a signal or a command ask for the end of the training."""
         return self.run.loop.safe_point.stop is not None
 
-    def should_save(self) -> bool:
-        """Say whether the run saves its state as it stops, which the trainer must do, too.
+    def should_save(self, step: int) -> bool:
+        """Say whether the run saves its state as it stops, and the trainer has yet to do so.
 
-        Otherwise the trainer would go on from a step before that.
+        Otherwise the trainer would go on from an earlier step.
         """
         stop = self.run.loop.safe_point.stop
-        return self._saves and stop is not None and stop.status != "finished"
+        if not self._saves or stop is None or stop.status == "finished":
+            return False
+        return self._trainer_saved_at != step
 
     def should_validate(self) -> bool:
         """Say whether hooks or a command ask for a validation."""
@@ -313,17 +318,22 @@ class TrainerDriver:
         self._validation = None
         validation.__exit__(None, None, None)
 
-    def save(self, *, has_stepped: bool = False) -> None:
-        """Save a checkpoint beside the trainer's own, if the pipeline has a hook for that.
+    def save(self, step: int, *, has_stepped: bool = False) -> None:
+        """Save a checkpoint beside the trainer's own of a step, if a hook of the pipeline saves.
 
         Where the trainer `has_stepped` in an iteration that has yet to end, it is saved then.
         """
+        self._trainer_saved_at = step
         if not self._saves or self._run is None:
             return
-        run = self._run
         if self._is_in_iteration and has_stepped:
             self._must_save = True
-            return
+        else:
+            self._save_iteration()
+
+    def _save_iteration(self) -> None:
+        """Save a checkpoint by the first of `NAMES_OF_SAVES`; the one before it gets the second."""
+        run = self.run
         name, name_of_earlier = NAMES_OF_SAVES
         moved = {}
         if self._saved_step is not None and self._saved_step != run.iter:

@@ -43,8 +43,6 @@ class TrainerEvents:
         self._eval_sets = frozenset(eval_sets)
         self._evaluated: set[str] = set()
         """The sets that the current validation has been through."""
-        self._saved_at = -1
-        """The step at which the Trainer has saved last."""
         self._metrics: dict[str, float] = {}
         """The metrics of these sets."""
 
@@ -108,9 +106,9 @@ class TrainerEvents:
         return self._follow(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._saved_at = state.global_step
         if self.driver.is_running:
-            self.driver.save(has_stepped=state.global_step > self.driver.run.iter)
+            has_stepped = state.global_step > self.driver.run.iter
+            self.driver.save(state.global_step, has_stepped=has_stepped)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self.driver.end()
@@ -119,9 +117,8 @@ class TrainerEvents:
         """Set the flags for what hooks, commands and signals ask for."""
         if self.driver.should_stop():
             control.should_training_stop = True
-            is_saved = self._saved_at == state.global_step
             # An evaluation follows the stop, and draws: a second save would keep that state.
-            if self.driver.should_save() and not is_saved and args.save_strategy != "no":
+            if self.driver.should_save(state.global_step) and args.save_strategy != "no":
                 control.should_save = True
         elif self.driver.should_validate():
             control.should_evaluate = True

@@ -68,8 +68,6 @@ class LightningEvents:
         self._known: dict[str, float] = {}
         """The numbers that were there before the current validation."""
         self._of_validation: set[str] = set()
-        self._saved_at = -1
-        """The step at which the Trainer has saved last."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if len(trainer.optimizers) > 1:
@@ -175,8 +173,8 @@ class LightningEvents:
         return number == before
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        self._saved_at = trainer.global_step
-        self.driver.save(has_stepped=trainer.global_step != self._step)
+        has_stepped = trainer.global_step != self._step
+        self.driver.save(trainer.global_step, has_stepped=has_stepped)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the Trainer's checkpoint keeps: how many iterations its step is."""
@@ -195,7 +193,7 @@ class LightningEvents:
         if not self.driver.should_stop():
             return
         trainer.should_stop = True
-        if self.driver.should_save() and self._saved_at != trainer.global_step:
+        if self.driver.should_save(trainer.global_step):
             self._save_checkpoint(trainer)
 
     def _save_checkpoint(self, trainer: Any) -> None:

@@ -60,15 +60,15 @@ def _format_perfetto(run: RunDir) -> str:
     """
     from hookflow.events.reading import read_object, read_regular
     from hookflow.events.rundir import short
-    from hookflow.service.iteration_times import name_tracing_command
+    from hookflow.service.iteration_times import can_only_be_rerun, name_tracing_command
 
     paths = sorted(run.traces.glob("*.json"))
     if not paths:
         command = name_tracing_command(run, 1, TRACED_ITERATIONS)
-        if command.startswith("hookflow ctl"):
-            hint = f"trace some iterations while it trains: {command}"
-        else:
+        if can_only_be_rerun(run):
             hint = f"trace some iterations in a rerun, and export that: {command}"
+        else:
+            hint = f"trace some iterations while it trains: {command}"
         raise UserError(Problem(f"the run {run.id} has no traces", Where("RUN"), hint))
     events: list[dict[str, Any]] = []
     try:

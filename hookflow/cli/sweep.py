@@ -24,7 +24,6 @@ from hookflow.numbers import format_count, format_plural
 from hookflow.text import cut
 
 if TYPE_CHECKING:
-    from hookflow.monitor.index import Row
     from hookflow.sweep.search import SweepTrial
     from hookflow.sweep.sweep import Sweep
 
@@ -166,7 +165,10 @@ def _table_lines(opened: Sweep, trials: Sequence[SweepTrial]) -> Iterator[str]:
     if not rows:
         return
     key = f"best.{opened.section.metric}"
-    rows = [_with_value_of_trial(row, key, trials) for row in rows]
+    value_by_run = {Path(trial.run).name: trial.value for trial in trials}
+    # A run has another best where `mode` of the sweep is not that of its own hooks, or where the
+    # name of the metric says none. A run that its trial has left for a new one has no value.
+    rows = [replace(row, values={**row.values, key: value_by_run.get(row.id)}) for row in rows]
     order = key
     if opened.mode == "max":
         order = f"-{key}"
@@ -183,20 +185,6 @@ def _table_lines(opened: Sweep, trials: Sequence[SweepTrial]) -> Iterator[str]:
     width = shutil.get_terminal_size().columns
     for line in lines:
         yield cut(line, width)
-
-
-def _with_value_of_trial(row: Row, key: str, trials: Sequence[SweepTrial]) -> Row:
-    """Return a run's row with the value by which its trial is compared.
-
-    The run itself has another best where `mode` of the sweep is not that of its own hooks, or the
-    name of the metric says none. A run that its trial has left for a new one has no value.
-    """
-    values = {**row.values, key: None}
-    for trial in trials:
-        run = Path(trial.run)
-        if run.name == row.id:
-            values[key] = trial.value
-    return replace(row, values=values)
 
 
 def _print_groups(opened: Sweep, trials: Sequence[SweepTrial]) -> None:

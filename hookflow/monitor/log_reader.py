@@ -76,14 +76,14 @@ OTHER_RANK_SUMMARY = RecordFilter(never=(FRAME_START, *SHARED_STARTS))
 
 
 NOT_OF_NAMES = b"0123456789.,:+-e[]{}"
-"""What a line of scalars has beside names: numbers, and what stands between them."""
+"""The characters of a line of scalars beside its names: numbers, and their separators."""
 
 MAX_NAME_SETS = 64
 """How many lines of scalars with other names are kept, the latest ones."""
 
 
 def _find_names(line: bytes) -> frozenset[bytes]:
-    """Return what tells which scalars a line has.
+    """Return the texts of a line by which its scalars are told from those of another one.
 
     Not every scalar is in the last line: one may be logged once in an epoch. The line is not
     parsed, which would take ten times as long. Names that differ in digits alone are one here.

@@ -96,8 +96,8 @@ class AttemptTotals:
     def has_call_in_part(self, binding: int) -> bool:
         """Say whether the latest call of a binding was in an iteration that did not end.
 
-        One that is called once in each iteration has one call more then. Of two iterations on, a
-        binding that is called several times in each has more than that.
+        A binding that is called once in each iteration has one call more then. One that is called
+        several times in each has more calls than that, if two iterations have ended.
         """
         return self.iterations > 1 and self.calls[binding] == self.iterations + 1
 
@@ -178,8 +178,8 @@ def _duration_of(row: Row, totals: AttemptTotals, plan: Plan) -> int:
     """Return the ns of the training thread that a row has taken in all iterations.
 
     It is 0 where an unknown part of them is in iterations. A call in an iteration that did not end
-    is left out where it is known. Those of a hook in background are its
-    copies, and the waits for room in its queue.
+    is left out where it is known. The time of an offloaded hook is that of its copies, and of the
+    waits for room in its queue.
     """
     if row.binding is not None:
         if not _is_training_only(row.binding, plan):
@@ -250,18 +250,20 @@ def read_traced_times(run: RunDir, number: int | None = None) -> IterationTimes 
 
 
 def name_tracing_command(run: RunDir, number: int, iterations: int) -> str:
-    """Return the command that traces iterations of a run.
-
-    A run that is over takes no command: a rerun does so many iterations again, from `number` on.
-    """
-    if run.life() in ("gone", "missing") and not _has_own_loop(run):
+    """Return the command that traces iterations of a run; a rerun's are those from `number` on."""
+    if can_only_be_rerun(run):
         return f"hookflow rerun {run_argument(run)} --at {number} --for {iterations} --trace"
     return f"hookflow ctl {run_argument(run)} trace"
 
 
-def _has_own_loop(run: RunDir) -> bool:
-    """Say whether a loop of the user's own has trained the run, which no rerun does again."""
-    return load(run.pipeline, recorded=True).is_attached
+def can_only_be_rerun(run: RunDir) -> bool:
+    """Say whether a run is over and takes no command, and a rerun can do its iterations again.
+
+    No rerun does so where a loop of the user's own has trained the run.
+    """
+    if run.life() not in ("gone", "missing"):
+        return False
+    return not load(run.pipeline, recorded=True).is_attached
 
 
 class RunTrace(NamedTuple):

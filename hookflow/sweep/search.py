@@ -139,7 +139,7 @@ def suggest(
 
 @dataclass(frozen=True, slots=True)
 class PrunerVerdict:
-    """What the pruner says of a trial: whether it ends, and the marks that it has now."""
+    """A pruner's decision on a trial: whether the trial ends, and the marks that it has now."""
 
     ends: bool
     marks: dict[str, Any]
@@ -212,7 +212,7 @@ def _frozen(section: SweepSection, trial: SweepTrial) -> FrozenTrial:
 def _find_params(section: SweepSection, trial: SweepTrial) -> dict[str, Any]:
     """Return the values of a trial as the sampler has them.
 
-    What may be searched can change while a sweep goes on: a value that could not be chosen any more
+    The ranges and lists may change while a sweep goes on. A value that could not be chosen any more
     tells the sampler nothing, and is left out.
     """
     params: dict[str, Any] = {}

@@ -267,11 +267,11 @@ class Sweep:
         which tasks of Slurm have begun meanwhile.
         """
         begun = self._find_begun_settings()
-        taken = [repr(setting) for setting in begun.values()]
+        texts_of_begun = {repr(setting) for setting in begun.values()}
         ordered = []
         left = []
         for setting in self._list_combinations():
-            if repr(setting) not in taken:
+            if repr(setting) not in texts_of_begun:
                 left.append(setting)
         num_settings = len(begun) + len(left)
         for number in range(num_settings):
@@ -326,7 +326,7 @@ class Sweep:
         """Raise UserError where the grid lacks the values of a trial that has begun."""
         if self.section.kind != "grid":
             return
-        known = [repr(setting) for setting in self._list_combinations()]
+        known = {repr(setting) for setting in self._list_combinations()}
         for trial in self._begun_trials():
             setting = self._find_setting(trial)
             if repr(setting) in known:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,14 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 class CrashError(Exception):
     """What a test raises in the middle of a loop."""
+
+
+def check_that_a_resume_ends_alike(train: Callable[..., Net], folder: Path) -> None:
+    """Assert that a training that fails and is resumed has the weights of one in one go."""
+    whole = train(folder / "whole")
+    with pytest.raises(CrashError):
+        train(folder, fails=True)
+    assert same(train(folder, resume=True), whole)
 
 
 class Tracer(Hook):
@@ -324,10 +333,7 @@ def test_what_is_kept_goes_on_too(tmp_path: Path) -> None:
                 optimizer.zero_grad()
         return net
 
-    whole = train(tmp_path / "whole")
-    with pytest.raises(CrashError):
-        train(tmp_path, fails=True)
-    assert same(train(tmp_path, resume=True), whole)
+    check_that_a_resume_ends_alike(train, tmp_path)
 
 
 def test_numbers_drawn_before_the_first_turn_move_no_generator(tmp_path: Path) -> None:
@@ -350,10 +356,7 @@ def test_numbers_drawn_before_the_first_turn_move_no_generator(tmp_path: Path) -
                 optimizer.zero_grad()
         return net
 
-    whole = train(tmp_path / "whole")
-    with pytest.raises(CrashError):
-        train(tmp_path, fails=True)
-    assert same(train(tmp_path, resume=True), whole)
+    check_that_a_resume_ends_alike(train, tmp_path)
 
 
 def test_without_a_checkpoint_a_resume_begins_a_run(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class EventRecorder:
         self.why = ""
         """Its message."""
         self.ends_as: Status = "finished"
-        """How the attempt ends, as its writers are told."""
+        """The status with which the attempt ends, which its writers are given."""
         self.traceback = ""
         self.listener: Callable[[Sequence[Record]], None] | None = None
         """The listener receives the records of each flush, in the flushing thread.
